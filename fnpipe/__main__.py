@@ -1,0 +1,159 @@
+"""``python -m fnpipe demo`` and ``python -m fnpipe preview``."""
+
+import argparse
+import hashlib
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import torch
+
+import fnpipe as fp
+from fnpipe.data.dataset import Dataset
+from fnpipe.types import ArgumentError, Batch, DataError, NumericsError
+
+
+ROWS = 4
+"""Rows and columns of the demo's picture: an epoch a row."""
+
+
+def training(size: int) -> fp.Pipeline:
+    """What the commands show: the usual augmentation of a detector."""
+    return fp.pipe(
+        fp.mosaic(size),
+        fp.affine(translate=0.1, scale=0.5),
+        fp.hsv(hue=0.015, saturation=0.7, value=0.4),
+        fp.flip(horizontal=0.5),
+        fp.finish(torch.uint8),
+    )
+
+
+def digest(batches: Iterable[Batch]) -> str:
+    """SHA-256 of the bytes of images, boxes and labels, in that order, batch by batch."""
+    seen = hashlib.sha256()
+    for batch in batches:
+        for tensor in (batch.images, batch.boxes, batch.labels):
+            seen.update(tensor.contiguous().numpy().tobytes())
+    return seen.hexdigest()
+
+
+def run_demo(options: argparse.Namespace) -> None:
+    from fnpipe import demo, preview
+
+    data = demo.load()
+    train = training(640)
+    print(train.explain())
+    start = time.perf_counter()
+    batches = [
+        fp.make_batch(
+            data, train, (torch.arange(ROWS) + row) % len(data), seed=options.seed, epoch=row
+        )
+        for row in range(ROWS)
+    ]
+    seconds = time.perf_counter() - start
+    rows = [preview.grid(batch, names=data.names, columns=ROWS) for batch in batches]
+    preview.save(torch.cat(rows, dim=1), options.out)
+    count = sum(map(len, batches))
+    print(f"{count / seconds:.1f} images / s: eager reference on the CPU, photos decoded anew")
+    print(f"sha256 {digest(batches)}: images, boxes, labels")
+    print(f"{options.out}: {count} images with their targets, an epoch a row")
+
+
+def read(options: argparse.Namespace) -> Dataset:
+    """The data set that ``preview`` was asked for."""
+    if options.yolo:
+        return fp.read_yolo(options.yolo, split=options.split, task=options.task)
+    if options.images is None:
+        raise ArgumentError("--coco needs --images, the folder of its photos")
+    return fp.read_coco(options.coco, options.images, task=options.task)
+
+
+def run_preview(options: argparse.Namespace) -> None:
+    from fnpipe import preview
+
+    data = read(options)
+    if not 0 <= options.index < len(data):
+        raise ArgumentError(f"--index must be 0 to {len(data) - 1}, got {options.index}")
+    ids = range(options.index, min(options.index + options.count, len(data)))
+    if options.plain:
+        samples = [data[i] for i in ids]
+        pictures = [
+            preview.draw(s.image, s.targets, names=data.names, zoom=320 / max(s.image.shape[1:]))
+            for s in samples
+        ]
+        shown = preview.tile(pictures)
+    else:
+        train = training(options.size)
+        batch = fp.make_batch(
+            data, train, torch.tensor(ids), seed=options.seed, epoch=options.epoch
+        )
+        shown = preview.grid(batch, names=data.names)
+    preview.save(shown, options.out)
+    print(f"{options.out}: photos {ids.start} to {ids.stop - 1} of {len(data)}")
+
+
+def positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
+    return number
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser("fnpipe", description="Training input with equal bytes anywhere.")
+    commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
+
+    demo = commands.add_parser(
+        "demo",
+        help="augment five photos and show all that is known of the result",
+        description="Augments five photos that come with scikit-image, draws the result with its "
+        "targets, and prints what runs where, images a second, and a digest of the batches' bytes "
+        "that is the same on every machine.",
+    )
+    demo.set_defaults(run=run_demo)
+    demo.add_argument("--seed", type=int, default=0, help="of all randomness (default: 0)")
+    demo.add_argument("--out", type=Path, default=Path("demo.png"), help="default: demo.png")
+
+    show = commands.add_parser(
+        "preview",
+        help="draw photos of your data set as a model will see them",
+        description="Draws consecutive photos of a data set, augmented, with their targets.",
+    )
+    show.set_defaults(run=run_preview)
+    source = show.add_mutually_exclusive_group(required=True)
+    source.add_argument("--coco", type=Path, metavar="JSON", help="COCO annotations")
+    source.add_argument("--yolo", type=Path, metavar="YAML", help="a YOLO data set's data.yaml")
+    show.add_argument("--images", type=Path, metavar="DIR", help="the photos of --coco")
+    show.add_argument(
+        "--split", default="train", help="of --yolo: train, val, test (default: train)"
+    )
+    show.add_argument(
+        "--task",
+        choices=("detect", "segment", "pose", "obb"),
+        default="detect",
+        help="which targets to read (default: detect)",
+    )
+    show.add_argument("--index", type=int, default=0, help="the first photo (default: 0)")
+    show.add_argument("--count", type=positive, default=16, help="how many (default: 16)")
+    show.add_argument("--seed", type=int, default=0, help="of all randomness (default: 0)")
+    show.add_argument("--epoch", type=int, default=0, help="each looks different (default: 0)")
+    show.add_argument("--size", type=positive, default=640, help="output side (default: 640)")
+    show.add_argument("--plain", action="store_true", help="the photos as they are, not augmented")
+    show.add_argument("--out", type=Path, default=Path("preview.png"), help="default: preview.png")
+    return top
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; 0, or 2 with one line on stderr for a fault of the user's or the data's."""
+    options = parser().parse_args(arguments)
+    try:
+        options.run(options)
+    except (ArgumentError, DataError, NumericsError, OSError) as error:
+        print("fnpipe:", " ".join(str(error).split()), file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

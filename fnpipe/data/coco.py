@@ -1,0 +1,271 @@
+"""COCO's JSON: boxes, polygons, run-length masks, crowds, keypoints."""
+
+import json
+import math
+import os
+import re
+from collections.abc import Callable, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from fnpipe.data.build import (
+    Notes,
+    Numbers,
+    build,
+    check_choice,
+    collect,
+    naming,
+    scan_photos,
+)
+from fnpipe.data.dataset import Dataset
+from fnpipe.data.decode import PIXEL_LIMIT
+from fnpipe.data.rle import decode_rle, trace_mask
+from fnpipe.ops.points import check_keypoint_flip
+from fnpipe.types import DataError, Targets
+
+
+TASKS = ("detect", "segment", "pose", "obb")
+
+Json = dict[str, Any]
+Photos = dict[int, tuple[str, tuple[int, int]]]
+"""File name, and width and height, by id."""
+T = TypeVar("T")
+
+
+def read_coco(
+    annotations: Path | str,
+    images: Path | str,
+    *,
+    task: str = "detect",
+    crowd: str = "ignore",
+    unreadable: str = "drop",
+    scan: str = "header",
+    keypoint_flip: Sequence[int] | None = None,
+    stay_inside: bool = True,
+    pixel_limit: int = PIXEL_LIMIT,
+) -> Dataset:
+    """Data set of a COCO file ``annotations`` and the folder ``images`` that its names start from.
+
+    Photos keep the file's order, instances their order within a photo; labels count the categories
+    by ascending id. Coordinates are pixels; keypoints, which COCO gives as pixel indices, gain 0.5.
+    A photo without annotations is background. The report tells of annotations of photos that the
+    file does not list, of photos whose size is not what the file says (the photo is right), and
+    of all that :mod:`fnpipe.data.build` mends.
+
+    - ``task``: what an instance carries beside its box. "detect": nothing; the box is ``bbox``, or
+      the hull of the segmentation where there is none. "segment": rings, of polygons or traced
+      round masks; the box is their hull. "pose": keypoints. "obb": a quad, from the key ``obb``
+      (eight numbers, its corners; no standard), else from ``bbox``.
+    - ``crowd``: flag regions of ``iscrowd`` as "ignore", or "drop" them.
+    - ``unreadable``: "drop" missing and broken photos with their annotations, or "raise".
+    - ``scan``: check a photo's "header" and last bytes; or all its pixels ("decode"); or only that
+      it is there ("trust"), and believe the sizes in the file, wrong for photos that EXIF turns.
+    - ``keypoint_flip``: the keypoint that takes each one's place in a mirrored image; by default
+      "left" and "right" change places in the keypoints' names, if they occur.
+    - ``stay_inside``: raise where a file name leads out of ``images``, by ".." or as an absolute
+      path. Names are literal; links are followed.
+
+    Raises ``DataError``, which names the file and the entry, for what cannot be understood.
+    """
+    check_choice("task", task, TASKS)
+    check_choice("crowd", crowd, ("ignore", "drop"))
+    source, root, notes = Path(annotations), Path(images), Notes()
+    with naming(source):
+        document = _load(source)
+        files = [_file_name(photo, stay_inside) for photo in document["images"]]
+        photos = _check_photos(
+            document["images"],
+            files,
+            root,
+            notes,
+            scan,
+            unreadable=unreadable,
+            pixel_limit=pixel_limit,
+        )
+        kinds = sorted(document["categories"], key=lambda kind: kind["id"])
+        labels = {kind["id"]: label for label, kind in enumerate(kinds)}
+        listed = {photo["id"] for photo in document["images"]}
+        instances = [i for i in document["annotations"] if _keep(i, listed, photos, crowd, notes)]
+        k = _keypoint_count(kinds, instances) if task == "pose" else 0
+        targets = _collect(instances, list(photos), labels, task, k)
+    if keypoint_flip is not None:
+        check_keypoint_flip(keypoint_flip, k)
+    return build(
+        root,
+        [file for file, _ in photos.values()],
+        [size for _, size in photos.values()],
+        targets,
+        notes,
+        lambda row: f"{source}: annotation {instances[row].get('id')}",
+        image_ids=torch.tensor([*photos], dtype=torch.int64),
+        names=tuple(str(kind["name"]) for kind in kinds),
+        categories=tuple(labels),
+        keypoint_flip=tuple(keypoint_flip or (_flip_by_name(kinds) if k else ())),
+        task=task,
+        pixel_limit=pixel_limit,
+    )
+
+
+def _load(source: Path) -> Json:
+    try:
+        document = json.loads(source.read_bytes())
+    except OSError as error:
+        raise DataError(str(error.strerror)) from error
+    wanted = ("images", "annotations", "categories")
+    if not isinstance(document, dict) or any(type(document.get(k)) is not list for k in wanted):
+        raise DataError(f"wanted an object with the lists {', '.join(wanted)}")
+    return document
+
+
+def _file_name(photo: Json, stay_inside: bool) -> str:
+    name = photo["file_name"]
+    if stay_inside and (os.path.isabs(name) or os.path.normpath(name).split(os.sep)[0] == ".."):
+        raise DataError(
+            f"image {photo['id']}: file_name {name!r} leads out of the image folder; "
+            "pass stay_inside=False to allow it"
+        )
+    return name
+
+
+def _check_photos(
+    entries: list[Json], files: list[str], root: Path, notes: Notes, scan: str, **options: Any
+) -> Photos:
+    """The photos that can be read, by id, in the file's order."""
+    sizes = scan_photos([root / file for file in files], notes, scan=scan, **options)
+    photos: Photos = {}
+    for photo, file, size in zip(entries, files, sizes, strict=True):
+        if size is None:
+            continue
+        if photo["id"] in photos:
+            raise DataError(f"image {photo['id']}: two photos have this id")
+        said = photo.get("width", size[0]), photo.get("height", size[1])
+        if scan == "trust":
+            said = size = photo["width"], photo["height"]
+        if said != size:
+            notes.add(
+                "size differs", f"{root / file}: {size[0]} x {size[1]}, not {said[0]} x {said[1]}"
+            )
+        photos[photo["id"]] = file, size
+    return photos
+
+
+def _keep(instance: Json, listed: set[int], photos: Photos, crowd: str, notes: Notes) -> bool:
+    photo, name = instance["image_id"], f"annotation {instance.get('id')}"
+    if photo not in listed:
+        notes.add("orphan annotation", f"{name}: no image {photo}")
+    elif photo not in photos:
+        notes.add("annotation of a dropped photo", f"{name}: image {photo}")
+    elif crowd == "drop" and instance.get("iscrowd"):
+        notes.add("crowd dropped", name)
+    else:
+        return True
+    return False
+
+
+def _collect(
+    instances: list[Json], photos: list[int], labels: dict[int, int], task: str, k: int
+) -> Targets:
+    """One row an annotation, in pixels, uncut."""
+    rows = {photo: row for row, photo in enumerate(photos)}
+
+    def each(read: Callable[[Json], T]) -> list[T]:
+        return [_read(instance, read) for instance in instances]
+
+    return collect(
+        each(lambda instance: rows[instance["image_id"]]),
+        each(lambda instance: _label(instance, labels)),
+        scale=torch.ones(len(instances), 2, dtype=torch.float64),
+        boxes=each(_box),
+        ignore=each(lambda instance: bool(instance.get("iscrowd"))),
+        outlines=each(_outline) if task == "segment" else None,
+        poses=each(lambda instance: _pose(instance, k)) if task == "pose" else None,
+        keypoints=k,
+        quads=each(_corners) if task == "obb" else None,
+    )
+
+
+def _read(instance: Json, read: Callable[[Json], T]) -> T:
+    """``read`` of an annotation, whose id an error names."""
+    try:
+        return read(instance)
+    except (KeyError, TypeError, ValueError) as error:
+        with naming(f"annotation {instance.get('id')}"):
+            raise error
+
+
+def _label(instance: Json, labels: dict[int, int]) -> int:
+    if instance["category_id"] not in labels:
+        raise ValueError(f"category_id {instance['category_id']}; wanted one of {[*labels]}")
+    return labels[instance["category_id"]]
+
+
+def _box(instance: Json) -> Numbers:
+    """Sides x0, y0, x1, y1 of ``bbox``, else of the segmentation, else NaN."""
+    if not instance.get("bbox"):
+        points = [*chain.from_iterable(_outline(instance))]
+        x, y = points[::2], points[1::2]
+        return (min(x), min(y), max(x), max(y)) if points else (math.nan,) * 4
+    x, y, width, height = _finite("bbox", instance["bbox"], 4)
+    return x, y, x + width, y + height
+
+
+def _corners(instance: Json) -> Numbers:
+    if "obb" in instance:
+        return _finite("obb", instance["obb"], 8)
+    x0, y0, x1, y1 = _box(instance)
+    return x0, y0, x1, y0, x1, y1, x0, y1
+
+
+def _pose(instance: Json, k: int) -> Numbers:
+    """Keypoints as x, y, flag: half a pixel from their index, or all 0 where they are missing."""
+    pose = _finite("keypoints", instance.get("keypoints") or (0,) * 3 * k, 3 * k)
+    points = zip(pose[::3], pose[1::3], pose[2::3], strict=True)
+    if not {0, 1, 2}.issuperset(pose[2::3]):
+        raise ValueError(f"keypoints: wanted flags 0, 1 or 2, got {sorted(set(pose[2::3]))}")
+    return [n for x, y, flag in points for n in ((x + 0.5, y + 0.5, flag) if flag else (0, 0, 0))]
+
+
+def _outline(instance: Json) -> list[Numbers]:
+    """Rings as x, y, x, y, ..."""
+    parts = instance.get("segmentation") or []
+    if isinstance(parts, dict):
+        height, width = parts["size"]
+        rings = trace_mask(decode_rle(parts["counts"], height, width))
+        return [ring.flatten().tolist() for ring in rings]
+    for part in parts:
+        if not isinstance(part, list) or len(part) % 2:
+            raise ValueError(f"segmentation: wanted lists of x, y, x, y, ..., got {part!r:.80}")
+    return [_finite("segmentation", part) for part in parts if part]
+
+
+def _finite(key: str, numbers: Numbers, wanted: int | None = None) -> Numbers:
+    """``numbers``, checked to be that many, and neither NaN nor infinite."""
+    if wanted is not None and len(numbers) != wanted:
+        raise ValueError(f"{key}: wanted {wanted} numbers, got {len(numbers)}")
+    if not math.isfinite(sum(numbers)):
+        raise ValueError(f"{key}: wanted finite numbers, got {numbers!r:.80}")
+    return numbers
+
+
+def _keypoint_count(kinds: list[Json], instances: list[Json]) -> int:
+    """Keypoints of a pose: as many as the categories name, else as the first annotation has."""
+    named = {len(kind["keypoints"]) for kind in kinds if kind.get("keypoints")}
+    if len(named) > 1:
+        raise DataError(f"categories: wanted poses of one length, got {sorted(named)} keypoints")
+    given = (len(instance["keypoints"]) // 3 for instance in instances if instance.get("keypoints"))
+    return named.pop() if named else next(given, 0)
+
+
+def _flip_by_name(kinds: list[Json]) -> tuple[int, ...]:
+    """Which keypoint's name a keypoint's becomes when left and right change places, or empty."""
+    other = {"left": "right", "right": "left"}
+    found = set()
+    for kind in kinds:
+        names = [str(name).lower() for name in kind.get("keypoints") or ()]
+        mirrored = [re.sub("left|right", lambda side: other[side[0]], name) for name in names]
+        if names != mirrored and sorted(names) == sorted(mirrored):
+            found.add(tuple(names.index(name) for name in mirrored))
+    return found.pop() if len(found) == 1 else ()

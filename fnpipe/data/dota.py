@@ -1,0 +1,103 @@
+"""DOTA's text labels: four corners in pixels, a class name, a difficulty; headers or none."""
+
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from fnpipe.data.build import Notes, build, check_choice, collect, naming, scan_photos
+from fnpipe.data.dataset import Dataset
+from fnpipe.data.decode import PIXEL_LIMIT
+from fnpipe.data.pairs import check_pairs, find_photos, mirror, read_lines
+from fnpipe.types import DataError
+
+
+def read_dota(
+    images: Path | str,
+    labels: Path | str,
+    *,
+    names: Sequence[str] | None = None,
+    difficult_threshold: int = 1,
+    unreadable: str = "drop",
+    scan: str = "header",
+    pixel_limit: int = PIXEL_LIMIT,
+) -> Dataset:
+    """Data set of a folder of photos and one of DOTA texts with the same names.
+
+    A row is ``x1 y1 x2 y2 x3 y3 x4 y4 class difficult``, in pixels; a missing difficulty is 0.
+    Lines such as ``imagesource:GoogleEarth`` and ``gsd:null`` are skipped wherever they stand.
+    Photos come in the order of their names. ``names`` are the classes in the order of labels, by
+    default all that occur, in alphabetical order. Objects of ``difficult_threshold`` or more are
+    flagged ``ignore``. Quads get their canonical order and stay whole at the photo's border. Equal
+    rows of a file count once. For the other options see :func:`fnpipe.data.coco.read_coco`.
+
+    Raises ``DataError``, which names the file and the row, for a row that cannot be understood, and
+    where no photo at all has a label file.
+    """
+    check_choice("scan", scan, ("header", "decode"))  # no size is written in the labels
+    root, notes = Path(os.path.abspath(images)), Notes()
+    pairs = [(photo, mirror(photo, root, Path(labels))) for photo in find_photos(".", root)]
+    check_pairs(root, pairs, notes)
+    photos = [photo for photo, _ in pairs]
+    found = scan_photos(photos, notes, scan=scan, unreadable=unreadable, pixel_limit=pixel_limit)
+    kept = [(*pair, size) for pair, size in zip(pairs, found, strict=True) if size is not None]
+    rows = [row for i, (_, label, _) in enumerate(kept) for row in _rows(label, i, notes)]
+    names = sorted({row.name for row in rows}) if names is None else list(names)
+    targets = collect(
+        [row.owner for row in rows],
+        [_label(row, names) for row in rows],
+        scale=torch.ones(len(rows), 2, dtype=torch.float64),
+        boxes=[(torch.nan,) * 4] * len(rows),
+        ignore=[row.difficult >= difficult_threshold for row in rows],
+        quads=[row.corners for row in rows],
+    )
+    return build(
+        root,
+        [str(photo.relative_to(root)) for photo, _, _ in kept],
+        [size for _, _, size in kept],
+        targets,
+        notes,
+        lambda row: rows[row].place,
+        names=tuple(names),
+        categories=tuple(range(len(names))),
+        task="obb",
+        pixel_limit=pixel_limit,
+    )
+
+
+class Row(NamedTuple):
+    """An object: its photo, its place in the file, and what the file says."""
+
+    owner: int
+    place: str
+    corners: tuple[float, ...]
+    name: str
+    difficult: int
+
+
+def _rows(label: Path, owner: int, notes: Notes) -> list[Row]:
+    rows: dict[tuple[str, ...], Row] = {}
+    for place, columns in read_lines(label, notes):
+        if ":" in columns[0]:
+            continue
+        with naming(place):
+            if len(columns) not in (9, 10):
+                raise DataError(f"{len(columns)} columns; wanted 4 corners, class, difficulty")
+            corners = tuple(map(float, columns[:8]))
+            if not all(map(math.isfinite, corners)):
+                raise DataError(f"wanted finite numbers, got {' '.join(columns[:8])}")
+            difficult = int(columns[9]) if len(columns) == 10 else 0
+        if tuple(columns) in rows:
+            notes.add("duplicate row", place)
+        else:
+            rows[tuple(columns)] = Row(owner, place, corners, columns[8], difficult)
+    return [*rows.values()]
+
+
+def _label(row: Row, names: Sequence[str]) -> int:
+    if row.name not in names:
+        raise DataError(f"{row.place}: class {row.name!r}; wanted one of {', '.join(names)}")
+    return names.index(row.name)

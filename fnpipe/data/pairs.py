@@ -1,0 +1,96 @@
+"""Which photos there are, and which text file holds the labels of each."""
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from fnpipe.data.build import Notes
+from fnpipe.data.decode import SUFFIXES
+from fnpipe.types import DataError
+
+
+Pair = tuple[Path, Path]
+"""A photo and its label file, which need not exist."""
+
+
+def find_photos(entry: str | Sequence[str], root: Path) -> Iterator[Path]:
+    """Photos of a folder, a text file, or a list of them."""
+    if not isinstance(entry, str):
+        for part in entry:
+            yield from find_photos(part, root)
+        return
+    place = Path(os.path.abspath(root / entry))
+    if place.is_dir():
+        yield from sorted(_walk(place), key=lambda photo: photo.relative_to(place).as_posix())
+    elif place.is_file():
+        lines = place.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+        for line in filter(None, map(str.strip, lines)):
+            yield Path(os.path.abspath(place.parent / line))
+    else:
+        raise DataError(f"no folder or file {place}; pass root= if the data set lies elsewhere")
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    """Photos in ``folder`` and below, each real folder once though links may lead in circles."""
+    seen = set()
+    for here, folders, files in os.walk(folder, followlinks=True):
+        real = os.path.realpath(here)
+        if real in seen:
+            folders.clear()
+            continue
+        seen.add(real)
+        folders.sort()  # which of two links to a folder comes first must not depend on the disk
+        for file in files:
+            if os.path.splitext(file)[1].lower() in SUFFIXES:
+                yield Path(here, file)
+
+
+def mirror(photo: Path, images: Path, labels: Path) -> Path:
+    """The label file in a folder that has the subfolders and names of the photos' folder."""
+    return (labels / photo.relative_to(images)).with_suffix(".txt")
+
+
+def swap_folder(photo: Path, labels: str) -> Path:
+    """The label file in the folder whose last part ``images`` is called ``labels`` instead."""
+    folders = list(photo.parent.parts)
+    if "images" in folders:
+        folders[-1 - folders[::-1].index("images")] = labels
+    return Path(*folders, photo.name).with_suffix(".txt")
+
+
+def check_pairs(root: Path, pairs: list[tuple[Path, Path]], notes: Notes) -> None:
+    """Each label file belongs to one photo, and there is one at all."""
+    if not pairs:
+        raise DataError(f"{root}: no photos")
+    owner: dict[Path, Path] = {}
+    for photo, label in pairs:
+        other = owner.setdefault(label, photo)
+        if other != photo and label.is_file():
+            raise DataError(f"{label}: the labels of two photos, {other} and {photo}")
+    if not any(label.is_file() for _, label in pairs):
+        raise DataError(
+            f"none of {len(pairs)} photos has a label file; the first was looked for at "
+            f"{pairs[0][1]}; pass labels= to say where they lie"
+        )
+    for folder in {label.parent for label in owner}:
+        for file in sorted(folder.glob("*.txt")):
+            if file not in owner and file.name != "classes.txt":
+                notes.add("label file without photo", str(file))
+
+
+def read_lines(label: Path, notes: Notes) -> Iterator[tuple[str, list[str]]]:
+    """The rows of a label file that are not blank: where each stands, and its columns.
+
+    Notes a file that is missing, or has no such row.
+    """
+    try:
+        lines = label.read_text(encoding="utf-8-sig").splitlines()
+    except FileNotFoundError:
+        notes.add("photo without label file", str(label))
+        return
+    except (OSError, UnicodeError) as error:
+        raise DataError(f"{label}: {error}") from error
+    rows = [(f"{label}: row {i}", line.split()) for i, line in enumerate(lines, 1) if line.strip()]
+    if not rows:
+        notes.add("empty label file", str(label))
+    yield from rows

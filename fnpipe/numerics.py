@@ -1,0 +1,281 @@
+"""The contract that makes bytes equal: a vocabulary, an audit, one ``torch.compile``, one package.
+
+Allowed in pixel code: ``+ - *``, tensor / tensor division, ``minimum maximum clamp where floor
+round abs``, comparisons, integer arithmetic, casts, gathers. Each has one correctly rounded answer.
+What stands outside, and why, is in :data:`REASONS`.
+
+Everything fnpipe compiles goes through :func:`compiled` or :func:`package`, with the same switches.
+Without them Inductor fuses ``a * b + c`` into one rounding and divides approximately on CUDA: of
+78.6 million words of colour arithmetic 11.2 million came out different from the eager CPU's on an
+H200; with both switches none did.
+"""
+
+import hashlib
+import os
+import shutil
+import stat
+import tempfile
+import types
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from fnpipe.types import ArgumentError, NumericsError
+
+
+SWITCHES: dict[str, Any] = {
+    "eager_numerics.division_rounding": True,
+    "emulate_precision_casts": True,
+}
+"""Inductor options without which bytes differ: IEEE division, no contraction of ``a * b + c``."""
+
+SPEED: dict[str, Any] = {
+    # One loop over the pixels: at the default of 30 operations Inductor writes masks to memory
+    # between loops, byte by byte, and the CPU path takes 9.2 ms an image instead of 3.6.
+    "realize_opcount_threshold": 400,
+    "realize_reads_threshold": 60,
+    # Every look-up lies inside its bordered source by construction (properties/test_render.py).
+    "assert_indirect_indexing": False,
+}
+"""Inductor options that change speed only; one that a torch version lacks is left out."""
+
+VOCABULARY = frozenset(
+    "__and__ __lshift__ __or__ __rshift__ _to_copy _unsafe_view abs add alias arange "
+    "bitwise_and bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift bitwise_xor "
+    "broadcast_to cat ceil clamp clamp_max clamp_min clone copy copy_ detach div empty eq "
+    "expand expand_as fill flip floor full full_like gather ge gt index index_select le "
+    "lift_fresh_copy logical_and logical_not logical_or lt maximum minimum mul ne neg new_full "
+    "new_zeros ones ones_like permute relu reshape round rsub scalar_tensor select sign slice "
+    "split split_with_sizes squeeze stack sub to transpose trunc unbind unsqueeze view where "
+    "zeros zeros_like".split()
+)
+"""ATen operations (without overload) that give the same bits on every backend."""
+
+REASONS = {
+    "lerp": "its formula differs between the CPU and CUDA",
+    "addcmul": "it is fused into one rounding on some backends",
+    "addcdiv": "it is fused into one rounding on some backends",
+    "mm": "the order of its sums depends on the library",
+    "bmm": "the order of its sums depends on the library",
+    "einsum": "the order of its sums depends on the library",
+    "sum": "the order of a float sum depends on the device",
+    "mean": "the order of a float sum depends on the device",
+    "cumsum": "the order of a float sum depends on the device",
+    "grid_sampler_2d": "each device has a rounding of its own; use fnpipe's warp",
+    "affine_grid_generator": "each device has a rounding of its own; use a plan's maps",
+    "upsample_bilinear2d": "each device has a rounding of its own; use fnpipe's resize",
+    "exp": "each library rounds it its own way",
+    "log": "each library rounds it its own way",
+    "pow": "each library rounds it its own way; multiply instead",
+    "sin": "each library rounds it its own way; draw it on the host",
+    "cos": "each library rounds it its own way; draw it on the host",
+    "sqrt": "CUDA compiles it to an approximation under some flags",
+    "reciprocal": "a * (1 / b) is not a / b: it changed 56,055 of 786,432 words",
+}
+SCALAR_DIVISOR = "CUDA multiplies by the reciprocal of a scalar divisor; multiply by a constant"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One operation outside the vocabulary: which, why, and the source line it came from."""
+
+    operation: str
+    reason: str
+    where: str
+
+    def __str__(self) -> str:
+        return f"{self.operation}: {self.reason} ({self.where})"
+
+
+def audit(fn: Callable[..., Any], *example: Any) -> tuple[Finding, ...]:
+    """Every operation of ``fn`` that can give other bits on another backend; empty is a pass.
+
+    ``fn`` is traced on ``example`` (tensors of the right dtype; one element is enough), so branches
+    on Python values are seen as the example takes them. Float sums are found, integer sums allowed.
+    """
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    graph = make_fx(fn, record_stack_traces=True)(*example).graph
+    found = []
+    for node in graph.nodes:
+        if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+            continue
+        name = node.target._schema.name.split("::")[1]
+        reason = _reason(name, node)
+        if reason is not None:
+            found.append(Finding(name, reason, _line(node.meta.get("stack_trace") or "")))
+    return tuple(found)
+
+
+def _reason(name: str, node: torch.fx.Node) -> str | None:
+    """Why an operation is outside the vocabulary, or None."""
+    result = node.meta.get("val")
+    whole = isinstance(result, Tensor) and not result.is_floating_point()
+    if name == "div":
+        return None if isinstance(node.args[1], torch.fx.Node) else SCALAR_DIVISOR
+    if name in ("sum", "cumsum") and whole:
+        return None
+    if name in VOCABULARY:
+        return None
+    return REASONS.get(name, "it is not in the vocabulary")
+
+
+def _line(trace: str) -> str:
+    """The innermost line of a stack trace that is the user's own: file:line, code."""
+    lines = [x.strip() for x in trace.splitlines() if x.strip()]
+    places = [i for i, x in enumerate(lines) if x.startswith("File ") and "/torch/" not in x]
+    if not places:
+        return "source line unknown"
+    file, line, *_ = lines[places[-1]].removeprefix("File ").split(", ")
+    code = lines[places[-1] + 1] if places[-1] + 1 < len(lines) else ""
+    return f"{file.strip(chr(34))}:{line.removeprefix('line ')}: {code}"
+
+
+def options() -> dict[str, Any]:
+    """Inductor's options for every compilation here.
+
+    Errors: NumericsError where this torch lacks a switch that bytes depend on.
+    """
+    from torch._inductor import config
+
+    known = config._config  # type: ignore[attr-defined]
+    missing = [name for name in SWITCHES if name not in known]
+    if missing:
+        raise NumericsError(
+            f"torch {torch.__version__} has no Inductor option {' nor '.join(missing)}, so "
+            "compiled code could give other bytes than eager code; fnpipe wants torch 2.11 to 2.14"
+        )
+    return SWITCHES | {name: v for name, v in SPEED.items() if name in known}
+
+
+def compiled(fn: Callable[..., Any], *, dynamic: bool = True) -> Callable[..., Any]:
+    """``fn`` under ``torch.compile``: one graph, the switches, a code object of its own.
+
+    Sizes are symbolic, so another batch size is no other compilation (a batch of one is, once).
+    Dynamo counts recompilations per code object; a copy for every caller keeps one pipeline's
+    count from using up another's.
+    """
+    own = types.FunctionType(
+        fn.__code__.replace(), fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__
+    )
+    own.__kwdefaults__ = fn.__kwdefaults__
+    return torch.compile(own, fullgraph=True, dynamic=dynamic, options=options())
+
+
+def count_differences(expected: Tensor, got: Tensor) -> tuple[int, int | None]:
+    """How many words differ in bits, and the flat index of the first."""
+    if expected.shape != got.shape or expected.dtype != got.dtype:
+        raise ArgumentError(
+            f"wanted {expected.dtype} {tuple(expected.shape)}, came {got.dtype} {tuple(got.shape)}"
+        )
+    a, b = (_bits(t.detach().cpu()) for t in (expected, got))
+    different = (a != b).flatten().nonzero()
+    return len(different), int(different[0]) if len(different) else None
+
+
+def _bits(t: Tensor) -> Tensor:
+    integers = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+    if not t.is_floating_point():
+        return t
+    return t.contiguous().view(integers[t.element_size()])
+
+
+def refuse_difference(who: str, expected: Tensor, got: Tensor) -> None:
+    """The canary: raise NumericsError where ``got`` is not ``expected``, bit for bit."""
+    count, first = count_differences(expected, got)
+    if count:
+        raise NumericsError(
+            f"{who} differs from eager in {count} of {expected.numel()} words, first at {first}: "
+            f"torch {torch.__version__} on this machine does not keep the contract of equal bytes; "
+            "use backend='eager' and please report it with this message"
+        )
+
+
+def cache_folder() -> Path:
+    """Where packages are kept: ``$XDG_CACHE_HOME/fnpipe``, made private to the user.
+
+    It holds code that workers load and run. Errors: NumericsError where somebody else owns it or
+    may write to it.
+    """
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    folder = Path(base) / "fnpipe"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = folder.stat()
+    if status.st_uid != os.getuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise NumericsError(
+            f"{folder} holds code and must belong to you alone (owner {status.st_uid}, mode "
+            f"{stat.S_IMODE(status.st_mode):o}): run chmod 700 on it, or set XDG_CACHE_HOME"
+        )
+    return folder
+
+
+def compiler() -> str | None:
+    """The C++ compiler that Inductor will use, or None."""
+    return shutil.which(os.environ.get("CXX") or "g++")
+
+
+def package(
+    fn: Callable[..., Any],
+    example: Sequence[Tensor],
+    *,
+    key: str,
+    dynamic_shapes: Any = None,
+) -> Callable[..., Any]:
+    """An AOTInductor package of ``fn`` for this CPU: built once, loaded in milliseconds.
+
+    ``key`` must change whenever ``fn`` computes something else (its sources, constants, static
+    sizes); torch's version, the processor's instruction set and the shapes of ``example`` are added
+    here. The file appears whole or not at all, also with several builders at once. Errors:
+    NumericsError without a C++ compiler.
+    """
+    shapes = [(tuple(t.shape), str(t.dtype)) for t in example]
+    facts = (key, torch.__version__, torch.backends.cpu.get_cpu_capability(), shapes, options())
+    name = hashlib.blake2s(repr(facts).encode(), digest_size=16).hexdigest()
+    path = cache_folder() / f"{fn.__name__}-{name}.pt2"
+    if not path.exists():
+        _build(fn, tuple(example), path, dynamic_shapes)
+    return torch._inductor.aoti_load_package(str(path), run_single_threaded=False)
+
+
+def _build(
+    fn: Callable[..., Any], example: tuple[Tensor, ...], path: Path, dynamic_shapes: Any
+) -> None:
+    if compiler() is None:
+        raise NumericsError(
+            "building a package needs a C++ compiler (Debian: apt-get install g++); "
+            "without one use backend='eager'"
+        )
+
+    class Module(torch.nn.Module):
+        def forward(self, *tensors: Tensor) -> Any:
+            return fn(*tensors)
+
+    shapes = None if dynamic_shapes is None else (tuple(dynamic_shapes),)
+    exported = torch.export.export(Module(), example, dynamic_shapes=shapes)
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".build-") as scratch:
+        built = torch._inductor.aoti_compile_and_package(
+            exported,
+            package_path=str(Path(scratch) / "package.pt2"),
+            inductor_configs=options(),
+        )
+        os.replace(built, path)
+
+
+def sources_digest(*functions: Callable[..., Any]) -> str:
+    """A digest of the files that define ``functions``: the honest key of what they compute."""
+    digest = hashlib.blake2s(digest_size=16)
+    for fn in functions:
+        code = fn.__code__
+        digest.update(f"{fn.__module__}.{fn.__qualname__}".encode())
+        digest.update(Path(code.co_filename).read_bytes())
+    return digest.hexdigest()
+
+
+def leaves(tree: Any) -> list[Tensor]:
+    """The tensors of a pytree, in order."""
+    return [x for x in pytree.tree_leaves(tree) if isinstance(x, Tensor)]

@@ -1,0 +1,180 @@
+"""Targets of a batch: a plan moves the instances of its photos, and the frame cuts them."""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Bool, Float32, Float64, Int64
+from torch import Tensor
+
+from fnpipe.ops.points import (
+    NEAR,
+    check_keypoint_flip,
+    clip,
+    fit_rectangles,
+    gather_ragged,
+    outlines_to_rings,
+    project,
+    transform,
+)
+from fnpipe.types import Boxes, Keypoints, Maps, Offsets, Plan, Quads, Rings, Targets
+
+
+ROWS = ("boxes", "labels", "owner", "ids", "ignore", "visible", "keypoints", "quads")
+"""Fields of Targets that have one row an instance: all but the rings."""
+
+
+def annotate(
+    plan: Plan,
+    targets: Targets,
+    offsets: Offsets,
+    *,
+    keypoint_flip: tuple[int, ...] = (),
+    min_visible: float = 0.0,
+    min_side: float = 0.0,
+) -> Targets:
+    """Targets of the images that ``plan`` makes; coordinates in output pixels.
+
+    ``targets`` is a data set's whole table, in which photo ``i`` owns rows ``offsets[i]`` up to
+    ``offsets[i + 1]``. Each tile brings the instances of its photo, in the order of tiles, then
+    rows; an empty tile (source -1) brings none. All that an instance has moves together:
+
+    - The box bounds exactly what the frame holds of the rings; of the quad where there is no ring;
+      of the box's own moved corners where there is neither. Rings are cut at the border.
+    - A quad becomes the least rectangle round its moved corners and stays whole at the border; one
+      with a corner behind the camera is dropped with its instance.
+    - Keypoints keep their k rows, those outside as (0, 0, 0); a reflection swaps left and right.
+    - ``visible`` is multiplied by the share of the moved area that is in the frame.
+
+    Dropped, in every field, is an instance with no area in the frame, with ``visible`` under
+    ``min_visible``, or with a side of the box under ``min_side`` pixels. An image's targets are
+    the same, in bits, whatever else is in the batch. Raises ArgumentError where a pose is mirrored
+    and ``keypoint_flip`` is not what :func:`fnpipe.ops.points.check_keypoint_flip` wants.
+    """
+    sources = plan.sources.flatten()
+    tiles = (sources >= 0).nonzero().squeeze(1)
+    rows, starts = gather_ragged(offsets, sources[tiles])
+    tile = tiles.repeat_interleave(starts.diff())
+    maps = plan.forward.flatten(0, 1)[tile]
+    found = take(targets, rows)
+    rings, boxes, share = _move_outlines(found, maps, plan.size)
+    quads, front = _move_quads(found.quads, maps)
+    moved = found.replace(
+        boxes=boxes,
+        owner=tile // max(plan.sources.shape[1], 1),
+        visible=found.visible * share,
+        keypoints=move_keypoints(found.keypoints, maps, plan.size, keypoint_flip),
+        quads=quads,
+        rings=rings,
+    )
+    side = (boxes[:, 2:] - boxes[:, :2]).amin(1)
+    large = (side > 0) & (side >= min_side)
+    return select(moved, front & large & (share > 0) & (moved.visible >= min_visible))
+
+
+def move_keypoints(
+    keypoints: Keypoints, maps: Float64[Tensor, "n 3 3"], size: tuple[int, int], flip: Sequence[int]
+) -> Keypoints:
+    """Poses in pixels, each under its own map; always k rows, in the order of the skeleton.
+
+    A point that is missing, outside the closed frame ``size`` (height, width) or behind the camera
+    becomes (0, 0, 0); any other keeps its flag. Where a map is a reflection, and not where it only
+    turns, row k is taken from row ``flip[k]``; raises ArgumentError there if ``flip`` is not
+    what :func:`fnpipe.ops.points.check_keypoint_flip` wants.
+    """
+    n, k, _ = keypoints.shape
+    if not k:
+        return keypoints
+    counts = torch.full((n,), k, dtype=torch.int64)
+    x, y, weight = transform(keypoints[..., :2].reshape(-1, 2), maps, counts).view(3, n, k)
+    # Float32 decides what is outside: an edge-to-edge map may give 640 + 1e-13, which is inside.
+    x, y = (x / weight).float(), (y / weight).float()
+    seen = (x >= 0) & (x <= size[1]) & (y >= 0) & (y <= size[0]) & (weight >= NEAR)
+    flags = keypoints[..., 2]
+    moved = torch.stack((x, y, flags), 2)
+    moved = torch.where((seen & (flags > 0))[..., None], moved, 0.0)
+    mirrored = is_reflection(maps)
+    if not mirrored.any():
+        return moved
+    check_keypoint_flip(flip, k)
+    return torch.where(mirrored[:, None, None], moved[:, list(flip)], moved)
+
+
+def is_reflection(maps: Maps) -> Bool[Tensor, "*batch"]:
+    """Whether a map turns left into right: its determinant is negative.
+
+    Wherever the weight is positive the Jacobian's determinant has the sign of the map's.
+    """
+    a, b, c, d, e, f, g, h, i = maps.flatten(-2).unbind(-1)
+    return a * (e * i - f * h) - b * (d * i - f * g) + c * (d * h - e * g) < 0
+
+
+def take(targets: Targets, rows: Int64[Tensor, " q"]) -> Targets:
+    """Rows of a table in the order asked for, rings and all; ``owner`` stays what it was."""
+    ring, instance_offsets = gather_ragged(targets.rings.instance_offsets, rows)
+    point, ring_offsets = gather_ragged(targets.rings.ring_offsets, ring)
+    rings = Rings(targets.rings.points.index_select(0, point), ring_offsets, instance_offsets)
+    return Targets(rings=rings, **{name: getattr(targets, name)[rows] for name in ROWS})
+
+
+def select(targets: Targets, keep: Bool[Tensor, " n"]) -> Targets:
+    """The rows of a table that are in ``keep``, every field compacted."""
+    return take(targets, keep.nonzero().squeeze(1))
+
+
+def concatenate(parts: Sequence[Targets]) -> Targets:
+    """Targets of a batch from those of its images: ``owner`` becomes the image's place."""
+    if not parts:
+        return Targets.empty()
+    rings = Rings(
+        torch.cat([part.rings.points for part in parts]),
+        _join_offsets([part.rings.ring_offsets for part in parts]),
+        _join_offsets([part.rings.instance_offsets for part in parts]),
+    )
+    fields = {name: torch.cat([getattr(part, name) for part in parts]) for name in ROWS}
+    counts = torch.tensor([len(part) for part in parts])
+    owner = torch.arange(len(parts)).repeat_interleave(counts)
+    return Targets(rings=rings, **fields).replace(owner=owner)
+
+
+def _join_offsets(parts: Sequence[Offsets]) -> Offsets:
+    """Offsets of all runs, laid end to end."""
+    counts = torch.cat([part.diff() for part in parts])
+    return torch.cat((counts.new_zeros(1), counts.cumsum(0)))
+
+
+def _move_outlines(
+    found: Targets, maps: Float64[Tensor, "n 3 3"], size: tuple[int, int]
+) -> tuple[Rings, Boxes, Float32[Tensor, " n"]]:
+    """Moved and clipped rings; box and visible share of them, or else of the corners."""
+    n = len(found)
+    bare = (found.rings.instance_offsets.diff() == 0).nonzero().squeeze(1)
+    rings = _add_corners(found, bare)
+    counts = rings.ring_offsets[rings.instance_offsets].diff()
+    moved = transform(rings.points, torch.cat((maps, maps[bare])), counts)
+    outlines = project(moved, rings.ring_offsets, rings.instance_offsets)
+    outlines, boxes, share = clip(outlines, size)
+    boxes[:, bare.numpy()], share[bare.numpy()] = boxes[:, n:], share[n:]
+    boxes, share = torch.from_numpy(boxes[:, :n].T), torch.from_numpy(share[:n])
+    return outlines_to_rings(outlines, n), boxes.float().contiguous(), share.float()
+
+
+def _add_corners(found: Targets, bare: Int64[Tensor, " q"]) -> Rings:
+    """All rings, and after them the corners of ``bare`` instances, as instances of their own."""
+    corners = found.quads if found.quads.shape[1] else found.boxes[:, [0, 1, 2, 1, 2, 3, 0, 3]]
+    more = torch.arange(1, len(bare) + 1)
+    rings = found.rings
+    return Rings(
+        torch.cat((rings.points, corners[bare].view(-1, 2))),
+        torch.cat((rings.ring_offsets, rings.ring_offsets[-1] + 4 * more)),
+        torch.cat((rings.instance_offsets, rings.instance_offsets[-1] + more)),
+    )
+
+
+def _move_quads(quads: Quads, maps: Float64[Tensor, "n 3 3"]) -> tuple[Quads, Bool[Tensor, " n"]]:
+    """Rectangles round moved quads, and whether all their corners are in front of the camera."""
+    n, corners, _ = quads.shape
+    if not corners:
+        return quads, torch.ones(n, dtype=torch.bool)
+    counts = torch.full((n,), corners, dtype=torch.int64)
+    x, y, weight = transform(quads.flatten(0, 1), maps, counts).view(3, n, corners)
+    return fit_rectangles(torch.stack((x / weight, y / weight), 2)), (weight >= NEAR).all(1)

@@ -1,0 +1,264 @@
+"""Stages composed into a value: draw a plan, render it, annotate it, or push one sample through."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from fnpipe.backends import Recipe, renderer
+from fnpipe.keys import Key, fold_in
+from fnpipe.ops.annotate import annotate
+from fnpipe.ops.maps import compose, invert, mirror
+from fnpipe.ops.warp import STEPS, pack
+from fnpipe.stages.finish import finish, keep
+from fnpipe.stages.stage import Color, Geometry, Layout, Mirror, Placed
+from fnpipe.types import (
+    ArgumentError,
+    Image,
+    Maps,
+    Offsets,
+    Plan,
+    Sample,
+    Sizes,
+    Sources,
+    Targets,
+)
+
+
+@runtime_checkable
+class Photos(Protocol):
+    """What a pipeline needs of a data set: sizes to draw with, targets to move, pixels to read."""
+
+    @property
+    def sizes(self) -> Sizes: ...
+    @property
+    def targets(self) -> Targets: ...
+    @property
+    def offsets(self) -> Offsets: ...
+    @property
+    def keypoint_flip(self) -> tuple[int, ...]: ...
+    def read(self, index: int) -> Image: ...
+
+
+LIMIT = float(2**21)
+"""How far, in pixels, a map may send the corners of an image: positions stay 32-bit integers."""
+
+
+@dataclass(frozen=True, repr=False)
+class Pipeline:
+    """Stages in order; :func:`pipe` builds it. Equal stages make equal pipelines.
+
+    Geometry composes first, whatever stands between: all of it multiplies into one homography and
+    one resample, and colour acts on what the resample gives. A flip after all other geometry stays
+    an exact permutation.
+    """
+
+    stages: tuple[Any, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"pipe({', '.join(map(repr, self.stages))})"
+
+    @cached_property
+    def colors(self) -> tuple[Color, ...]:
+        """The colour stages, in order."""
+        return tuple(s for s in self.stages if isinstance(s, Color))
+
+    @cached_property
+    def finishing(self) -> finish:
+        """The last stage; whole 8-bit codes where the pipeline names none."""
+        return next((s for s in self.stages if isinstance(s, finish)), finish(torch.uint8))
+
+    @cached_property
+    def projective(self) -> bool:
+        """Whether any stage needs a division a pixel."""
+        return any(isinstance(s, Geometry) and s.projective for s in self.stages)
+
+    def recipe(self, size: tuple[int, int]) -> Recipe:
+        """What is computed from pixels, for images of (height, width)."""
+        chain = tuple(s.color for s in self.colors)
+        return Recipe(chain, self.finishing.finish, size, self.projective)
+
+    def draw(self, key: Key, data: Photos, *, rows: Tensor | None = None) -> Plan:
+        """All that is random about the samples of ``key`` [b], resolved to numbers: a plan.
+
+        Only ``data.sizes`` is read. ``rows`` [b] are the samples' photos, where they are not the
+        sample ids themselves. Errors: ArgumentError where the images would differ in size.
+        """
+        placed = self._place(key, data.sizes, key.sample if rows is None else rows)
+        frames, flips = placed.frames, torch.zeros(len(placed.frames), 2, dtype=torch.bool)
+        moved = torch.eye(3, dtype=torch.float64).expand(len(frames), 3, 3)
+        for stage in self.stages:
+            own = fold_in(key, stage.name)
+            if isinstance(stage, Mirror):
+                flips = flips ^ stage.mirror(own)
+            elif isinstance(stage, Geometry):
+                moved = compose(mirror(flips, frames), moved)
+                flips = torch.zeros_like(flips)
+                step, frames = stage.move(stage.draw(own), frames)
+                moved = compose(step, moved)
+        return Plan(
+            ids=key.sample,
+            epochs=key.epoch.expand(key.sample.shape),
+            sources=placed.sources,
+            maps=_steps(invert(compose(moved[:, None], placed.maps))),
+            forward=compose(compose(mirror(flips, frames), moved)[:, None], placed.maps),
+            splits=_splits(invert(moved), placed.seams),
+            mirror=flips,
+            colors=tuple(s.draw(fold_in(key, s.name)) for s in self.colors),
+            size=_size(frames),
+            projective=self.projective,
+        ).checked(LIMIT)
+
+    def _place(self, key: Key, sizes: Sizes, rows: Tensor) -> Placed:
+        """The layout stage's tiles, or every photo alone in a frame of its own size."""
+        if self.stages and isinstance(self.stages[0], Layout):
+            return self.stages[0].place(fold_in(key, self.stages[0].name), sizes)
+        count = len(rows)
+        return Placed(
+            sources=rows[:, None],
+            maps=torch.eye(3, dtype=torch.float64).expand(count, 1, 3, 3),
+            seams=torch.zeros(count, 2, 0, dtype=torch.float64),
+            frames=sizes[rows].to(torch.float64),
+        )
+
+    def render(self, plan: Plan, sources: Sources, *, backend: str = "eager") -> Tensor:
+        """Images [b, 3, h, w] of a plan whose ``sources`` index into ``sources``."""
+        return renderer(self.recipe(plan.size), backend)(sources, plan)
+
+    def annotate(self, plan: Plan, data: Photos) -> Targets:
+        """The targets of the images that ``plan`` makes."""
+        rule = next((s for s in self.stages if isinstance(s, keep)), keep())
+        return annotate(
+            plan,
+            data.targets,
+            data.offsets,
+            keypoint_flip=data.keypoint_flip,
+            min_visible=rule.visible,
+            min_side=rule.side,
+        )
+
+    def __call__(self, key: Key, sample: Sample) -> tuple[Tensor, Targets]:
+        """One sample, eagerly, on the CPU: the reference. Returns image [3, h, w] and targets.
+
+        A mosaic takes its partners from the data set that the sample came from. Errors:
+        ArgumentError where ``key`` is not of this sample.
+        """
+        at = key.sample.reshape(-1)
+        if at.tolist() != [sample.id]:
+            raise ArgumentError(f"key is of sample {at.tolist()}, sample.id is {sample.id}")
+        key = key.replace(sample=at, epoch=key.epoch.reshape(-1))
+        data, rows = (sample.data, at) if sample.data is not None else (Alone(sample), at * 0)
+        if sample.data is None and self.stages and isinstance(self.stages[0], Layout):
+            raise ArgumentError(
+                f"{self.stages[0]!r} needs partners: pass a sample of a data set (data[i])"
+            )
+        plan = self.draw(key, data, rows=rows)
+        sources, local = gather(plan, data.read)
+        return self.render(local, sources)[0], self.annotate(plan, data)
+
+    def explain(self, *, size: tuple[int, int] | None = None) -> str:
+        """What runs where and in which backend, and the bytes that cross, for every cut."""
+        from fnpipe.explain import explain
+
+        return explain(self, size=size)
+
+
+class Alone:
+    """A sample that came from no data set, as a data set of one."""
+
+    def __init__(self, sample: Sample) -> None:
+        self._image = sample.image
+        self.targets = sample.targets
+        self.sizes = torch.tensor([[sample.image.shape[2], sample.image.shape[1]]])
+        self.offsets = torch.tensor([0, len(sample.targets)])
+        self.keypoint_flip = ()
+
+    def read(self, index: int) -> Image:
+        return self._image
+
+
+def pipe(*stages: Any) -> Pipeline:
+    """Compose stages and pipelines, left to right; a pipeline of none leaves a sample as it is.
+
+    Errors: ArgumentError for what is no stage, a repeated name (draws depend on names), a layout
+    that is not first, a ``finish`` that is not last.
+    """
+    flat = tuple(s for given in stages for s in _flatten(given))
+    names = [s.name for s in flat]
+    for name in names:
+        if names.count(name) > 1:
+            raise ArgumentError(
+                f"pipe: the name {name!r} is there {names.count(name)} times; "
+                f"draws depend on it, so give one of them another: name='{name}2'"
+            )
+    for place, s in enumerate(flat):
+        if isinstance(s, Layout) and place > 0:
+            raise ArgumentError(f"pipe: {s!r} chooses the photos and must be first")
+        if isinstance(s, finish) and any(not isinstance(t, keep) for t in flat[place + 1 :]):
+            raise ArgumentError(f"pipe: {s!r} must be last, came before {flat[place + 1]!r}")
+    return Pipeline(flat)
+
+
+def _flatten(given: Any) -> tuple[Any, ...]:
+    if isinstance(given, Pipeline):
+        return given.stages
+    kinds = (Layout, Geometry, Mirror, Color, finish, keep)
+    if isinstance(given, type) or not isinstance(given, kinds):
+        raise ArgumentError(
+            f"pipe: wanted stages, came {given!r}; a function of three planes becomes one by "
+            "fnpipe.pointwise(fn).drawn(...)"
+        )
+    return (given,)
+
+
+def gather(plan: Plan, read: Any) -> tuple[Sources, Plan]:
+    """Read the photos that ``plan`` needs, each once: their pixels, and the plan, counting in them."""
+    wanted = plan.sources[plan.sources >= 0].unique()
+    sources = pack_sources(read(int(i)) for i in wanted)
+    rows = torch.searchsorted(wanted, plan.sources.clamp(min=0).contiguous())
+    return sources, plan.replace(sources=torch.where(plan.sources < 0, -1, rows))
+
+
+def pack_sources(images: Iterable[Image]) -> Sources:
+    """Photos in one buffer, in order (:class:`fnpipe.types.Sources`)."""
+    sizes, words = [], []
+    for image in images:
+        sizes.append((image.shape[2], image.shape[1]))
+        words.append(pack(image))
+    ends = torch.tensor([len(w) for w in words], dtype=torch.int64).cumsum(0)
+    return Sources(
+        words=torch.cat(words) if words else torch.zeros(2, dtype=torch.int32),
+        offsets=torch.cat([torch.zeros(1, dtype=torch.int64), ends])[:-1] + 2,
+        sizes=torch.tensor(sizes, dtype=torch.int32).reshape(-1, 2),
+    )
+
+
+def _steps(maps: Maps) -> Tensor:
+    """Inverse maps as the renderer reads them: positions in 1/128 pixel, float32."""
+    scale = torch.tensor([STEPS, STEPS, 1.0], dtype=torch.float64)[:, None]
+    return (maps * scale).to(torch.float32)
+
+
+def _splits(inverse: Maps, seams: Tensor) -> Tensor:
+    """Seams as linear functions of the output position, >= 0 past them: [b, 2, s, 3]."""
+    there = seams.isfinite()
+    at = torch.where(there, seams, 0.0)[..., None]
+    past = inverse[:, :2, None, :] - at * inverse[:, 2, None, None, :]
+    never = torch.tensor([0.0, 0.0, -1.0], dtype=torch.float64)
+    return torch.where(there[..., None], past, never).to(torch.float32)
+
+
+def _size(frames: Tensor) -> tuple[int, int]:
+    """The one (height, width) of all frames. Errors: ArgumentError where they differ."""
+    if len(frames) == 0:
+        raise ArgumentError("draw: wanted at least one sample, came none")
+    if not bool((frames == frames[0]).all()):
+        raise ArgumentError(
+            f"draw: images would differ in size ({tuple(frames[0].int().tolist())} and others); "
+            "begin with letterbox, resize, crop or mosaic"
+        )
+    width, height = frames[0].to(torch.int64).tolist()
+    return height, width

@@ -1,0 +1,216 @@
+"""Colour: pointwise functions of three planes with drawn parameters; one's own in a few lines."""
+
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
+from inspect import signature
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float32, Float64
+from torch import Tensor
+
+from fnpipe import keys
+from fnpipe.keys import Key, fold_in
+from fnpipe.ops import pixel
+from fnpipe.stages.stage import check_number, check_probability, stage
+from fnpipe.types import ArgumentError, Plane
+
+
+Planes = tuple[Plane, Plane, Plane]
+Row = Float32[Tensor, "b q"]
+
+
+@runtime_checkable
+class Distribution(Protocol):
+    """A number to be drawn once a sample: ``draw(key)`` gives [b], float64."""
+
+    def draw(self, key: Key) -> Float64[Tensor, " b"]: ...
+
+
+@stage
+class uniform:
+    """A number in [low, high), evenly."""
+
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        check_number("uniform", "low", self.low, -1e30)
+        check_number("uniform", "high", self.high, self.low)
+
+    def draw(self, key: Key) -> Float64[Tensor, " b"]:
+        if self.low == self.high:
+            return torch.full(key.sample.shape, self.low, dtype=torch.float64)
+        return keys.uniform(key, low=self.low, high=self.high)
+
+
+@stage
+class sometimes:
+    """``then`` with probability ``p``, else the number ``otherwise``."""
+
+    p: float
+    then: Distribution
+    otherwise: float
+
+    def __post_init__(self) -> None:
+        check_probability("sometimes", "p", self.p)
+
+    def draw(self, key: Key) -> Float64[Tensor, " b"]:
+        happens = keys.bernoulli(fold_in(key, "sometimes"), self.p)
+        return torch.where(happens, self.then.draw(key), self.otherwise)
+
+
+@dataclass(frozen=True)
+class pointwise:
+    """A pure function ``fn(r, g, b, *parameters) -> (r, g, b)`` as a colour operation.
+
+    Planes are float32 codes in [0, 255]; parameters broadcast against them. Write it with
+    ``+ - *``, tensor / tensor, and torch's ``where minimum maximum clamp floor``;
+    :func:`fnpipe.audit` names what stands outside. Usable as a decorator; :meth:`drawn` makes a
+    stage of it.
+    """
+
+    fn: Callable[..., Planes]
+
+    def __post_init__(self) -> None:
+        if len(signature(self.fn).parameters) < 3:
+            raise ArgumentError(
+                f"pointwise: {self.fn.__qualname__} wanted to take r, g, b and its parameters, "
+                f"takes {signature(self.fn)}"
+            )
+        object.__setattr__(self, "__doc__", self.fn.__doc__)
+        object.__setattr__(self, "__module__", self.fn.__module__)
+        object.__setattr__(self, "__qualname__", self.fn.__qualname__)
+
+    def __call__(self, r: Plane, g: Plane, b: Plane, *parameters: Plane) -> Planes:
+        return self.fn(r, g, b, *parameters)
+
+    def __reduce__(self) -> str:
+        return self.fn.__qualname__
+
+    def __repr__(self) -> str:
+        return self.fn.__qualname__
+
+    def drawn(self, *, name: str | None = None, **draws: Distribution | float) -> "color":
+        """A stage that draws each parameter by its distribution, or takes a number as it is.
+
+        Errors: ArgumentError where the names are not the function's parameters.
+        """
+        wanted = list(signature(self.fn).parameters)[3:]
+        if set(draws) != set(wanted):
+            raise ArgumentError(
+                f"{self.fn.__qualname__}.drawn wanted {', '.join(wanted) or 'no parameter'}, "
+                f"came {', '.join(draws) or 'none'}"
+            )
+        fixed = tuple(
+            (n, uniform(d, d) if isinstance(d, int | float) else d)
+            for n, d in ((n, draws[n]) for n in wanted)
+        )
+        return color(self, fixed, name or self.fn.__name__)
+
+
+@dataclass(frozen=True, repr=False)
+class color:
+    """A pointwise function with the distributions of its parameters: :meth:`pointwise.drawn`."""
+
+    function: pointwise
+    draws: tuple[tuple[str, Distribution], ...]
+    name: str
+
+    def draw(self, key: Key) -> Row:
+        columns = [d.draw(fold_in(key, n)) for n, d in self.draws]
+        if not columns:
+            return torch.zeros(*key.sample.shape, 0)
+        return torch.stack(columns, -1).to(torch.float32)
+
+    @property
+    def color(self) -> Callable[..., Planes]:
+        return self.function.fn
+
+    def __repr__(self) -> str:
+        shown = [f"{n}={d!r}" for n, d in self.draws]
+        if self.name != self.function.fn.__name__:
+            shown.append(f"name={self.name!r}")
+        return f"{self.function!r}.drawn({', '.join(shown)})"
+
+
+def _gain(name: str, amount: float, key: Key) -> Float64[Tensor, " b"]:
+    return keys.uniform(fold_in(key, name), low=-amount, high=amount) + 1.0
+
+
+@stage
+class hsv:
+    """Hue by up to ``hue`` turns either way, saturation and value by gains of 1 +- their amounts.
+
+    Greys stay grey and black stays black (:func:`fnpipe.ops.pixel.shift_hsv`). With probability
+    ``1 - p`` a sample keeps its colours.
+    """
+
+    _: KW_ONLY
+    hue: float = 0.0
+    saturation: float = 0.0
+    value: float = 0.0
+    p: float = 1.0
+    name: str = "hsv"
+
+    def __post_init__(self) -> None:
+        check_number("hsv", "hue", self.hue, 0.0, 0.5)
+        check_number("hsv", "saturation", self.saturation, 0.0, 1.0)
+        check_number("hsv", "value", self.value, 0.0, 1.0)
+        check_probability("hsv", "p", self.p)
+
+    def draw(self, key: Key) -> Row:
+        """Columns: sixths of a turn in [0, 6), saturation gain, value gain."""
+        u = keys.uniform(key, 4)
+        reach = torch.tensor([self.hue, self.saturation, self.value], dtype=torch.float64)
+        drawn = torch.where(u[:, 3:] < self.p, (u[:, :3] * 2.0 - 1.0) * reach, 0.0)
+        turns, saturation, value = drawn.unbind(1)
+        sextants = torch.remainder(turns, 1.0) * 6.0
+        columns = torch.stack([sextants, saturation + 1.0, value + 1.0], 1).to(torch.float32)
+        # A hair below one turn rounds to 6 in float32, which is 0.
+        columns[:, 0] = torch.where(columns[:, 0] < 6.0, columns[:, 0], 0.0)
+        return columns
+
+    @property
+    def color(self) -> Callable[..., Planes]:
+        return pixel.shift_hsv
+
+
+def brightness(amount: float, *, p: float = 1.0) -> color:
+    """Codes times a gain of 1 +- ``amount``."""
+    check_number("brightness", "amount", amount, 0.0, 1.0)
+    gain = uniform(1.0 - amount, 1.0 + amount)
+    return pointwise(pixel.scale_brightness).drawn(name="brightness", factor=_maybe(p, gain, 1.0))
+
+
+def contrast(amount: float, *, p: float = 1.0) -> color:
+    """Codes away from or towards middle grey by a gain of 1 +- ``amount``."""
+    check_number("contrast", "amount", amount, 0.0, 1.0)
+    gain = uniform(1.0 - amount, 1.0 + amount)
+    return pointwise(pixel.scale_contrast).drawn(name="contrast", factor=_maybe(p, gain, 1.0))
+
+
+def grayscale(*, p: float = 1.0) -> color:
+    """Luma in all three channels, with probability ``p``."""
+    on = uniform(1.0, 1.0)
+    return pointwise(pixel.blend_grayscale).drawn(name="grayscale", strength=_maybe(p, on, 0.0))
+
+
+def solarize(threshold: float, *, p: float = 1.0) -> color:
+    """Codes at or above ``threshold`` inverted, with probability ``p``."""
+    check_number("solarize", "threshold", threshold, 0.0, 256.0)
+    at = uniform(threshold, threshold)
+    return pointwise(pixel.solarize).drawn(name="solarize", threshold=_maybe(p, at, 256.0))
+
+
+def posterize(bits: int, *, p: float = 1.0) -> color:
+    """Codes with their highest ``bits`` bits only, with probability ``p``."""
+    check_number("posterize", "bits", bits, 1, 8)
+    step = float(2 ** (8 - int(bits)))
+    kept = uniform(step, step)
+    return pointwise(pixel.posterize).drawn(name="posterize", step=_maybe(p, kept, 1.0))
+
+
+def _maybe(p: float, then: Distribution, otherwise: float) -> Distribution:
+    check_probability("p", "p", p)
+    return then if p == 1.0 else sometimes(p, then, otherwise)

@@ -1,0 +1,301 @@
+"""The values that travel: targets, samples, plans, batches; and the three errors.
+
+Everything ragged is flat with offsets: a batch of a thousand instances is a handful of tensors,
+never a list of dicts, so it pickles, pins, copies and compares as a handful of tensors.
+Coordinates are continuous and edge based: pixel i covers [i, i+1), an image spans [0, W] x [0, H],
+y points down.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, TypeVar, dataclass_transform
+
+import torch
+from jaxtyping import Bool, Float32, Float64, Int32, Int64, Shaped, UInt8
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+
+Image = UInt8[Tensor, "3 h w"]
+"""One photo: codes 0 to 255, RGB, upright."""
+Plane = Float32[Tensor, "*batch"]
+"""One colour channel: codes in [0, 255], not yet quantised."""
+Words = Int32[Tensor, " n"]
+"""Packed pixels, one 32-bit word each: red in bits 0-7, green 8-15, blue 16-23, the top byte 0."""
+Boxes = Float32[Tensor, "n 4"]
+"""x0, y0, x1, y1."""
+Labels = Int64[Tensor, " n"]
+Owners = Int64[Tensor, " n"]
+"""Which image of the batch an instance belongs to; ascending."""
+Keypoints = Float32[Tensor, "n k 3"]
+"""x, y, visibility: 0 missing or outside, 1 labelled but hidden, 2 visible."""
+Quads = Float32[Tensor, "n c 2"]
+"""Oriented boxes as corners in order; c is 4, or 0 where the data set has none."""
+Points = Float32[Tensor, "p 2"]
+Offsets = Int64[Tensor, " _"]
+"""Starts of consecutive runs, and the end of the last: m - 1 runs."""
+Maps = Float64[Tensor, "*batch 3 3"]
+"""Homographies that act on column vectors (x, y, 1)."""
+Sizes = Int64[Tensor, "*batch 2"]
+"""Width, height."""
+
+T = TypeVar("T")
+
+
+class ArgumentError(ValueError):
+    """An argument is not what was wanted. The message names it, what was wanted and what came."""
+
+
+class DataError(ValueError):
+    """A data set is not what was wanted. The message names the file, the row and what came."""
+
+
+class NumericsError(RuntimeError):
+    """This machine or this version of torch cannot keep the promise of equal bytes."""
+
+
+def static(**options: Any) -> Any:
+    """A field that is part of a value's structure: not a tensor, compared by ``==``."""
+    return field(metadata={"static": True}, **options)
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(static, field))
+def value(cls: type[T]) -> type[T]:
+    """Make a class a frozen dataclass and a pytree whose leaves are its tensors.
+
+    Fields made with :func:`static` become the structure. Tensors have no useful ``==``, so such
+    values compare by identity; :func:`fnpipe.testing.assert_same_bits` compares their bytes.
+    """
+    made = dataclass(frozen=True, eq=False)(cls)
+    names = [f.name for f in fields(made) if not f.metadata.get("static")]  # type: ignore[arg-type]
+    fixed = [f.name for f in fields(made) if f.metadata.get("static")]  # type: ignore[arg-type]
+
+    def flatten(x: Any) -> tuple[list[Any], tuple[Any, ...]]:
+        return [getattr(x, n) for n in names], tuple(getattr(x, n) for n in fixed)
+
+    def flatten_with_keys(x: Any) -> tuple[list[tuple[Any, Any]], tuple[Any, ...]]:
+        leaves, context = flatten(x)
+        keyed = [(pytree.GetAttrKey(n), leaf) for n, leaf in zip(names, leaves, strict=True)]
+        return keyed, context
+
+    def unflatten(leaves: Any, context: tuple[Any, ...]) -> Any:
+        return made(
+            **dict(zip(names, leaves, strict=True)), **dict(zip(fixed, context, strict=True))
+        )
+
+    pytree.register_pytree_node(
+        made,
+        flatten,
+        unflatten,
+        serialized_type_name=f"{made.__module__}.{made.__qualname__}",
+        flatten_with_keys_fn=flatten_with_keys,
+    )
+    return made
+
+
+def map_tensors(fn: Callable[[Tensor], Tensor], tree: T) -> T:
+    """Apply ``fn`` to every tensor of a pytree and leave all else as it is."""
+    return pytree.tree_map_only(Tensor, fn, tree)
+
+
+class Movable:
+    """What every value of tensors can do. A mixin without state."""
+
+    def to(self: T, device: torch.device | str, *, non_blocking: bool = False) -> T:
+        """The same value with every tensor on ``device``."""
+        return map_tensors(lambda t: t.to(device, non_blocking=non_blocking), self)
+
+    def pin_memory(self: T) -> T:
+        """The same value, type and all, with every tensor in page-locked memory."""
+        return map_tensors(lambda t: t.pin_memory(), self)
+
+    def replace(self: T, **changes: Any) -> T:
+        """A copy with some fields changed."""
+        return replace(self, **changes)  # type: ignore[type-var]
+
+
+@value
+class Rings(Movable):
+    """Polygons: points in rings, rings in instances.
+
+    Ring ``r`` is ``points[ring_offsets[r]:ring_offsets[r + 1]]``, closed from its last point to its
+    first. Instance ``i`` owns rings ``instance_offsets[i]`` up to ``instance_offsets[i + 1]``; an
+    instance may own none. A ring fills by even-odd; the rings of an instance unite.
+    """
+
+    points: Points
+    ring_offsets: Offsets
+    instance_offsets: Offsets
+
+    @staticmethod
+    def empty(instances: int) -> "Rings":
+        """No ring for any of ``instances`` instances."""
+        return Rings(
+            points=torch.zeros(0, 2),
+            ring_offsets=torch.zeros(1, dtype=torch.int64),
+            instance_offsets=torch.zeros(instances + 1, dtype=torch.int64),
+        )
+
+
+@value
+class Targets(Movable):
+    """Every kind of target of ``n`` instances, row by row; ``owner`` says whose they are.
+
+    ``ids`` are rows of the data set's instance table, so an instance can be followed through any
+    augmentation. ``ignore`` marks crowd regions and DOTA's difficult objects. ``visible`` is the
+    share of an instance's area that is still in the picture, 1 for an untouched one.
+    """
+
+    boxes: Boxes
+    labels: Labels
+    owner: Owners
+    ids: Int64[Tensor, " n"]
+    ignore: Bool[Tensor, " n"]
+    visible: Float32[Tensor, " n"]
+    keypoints: Keypoints
+    quads: Quads
+    rings: Rings
+
+    def __len__(self) -> int:
+        return self.boxes.shape[0]
+
+    @staticmethod
+    def empty(*, keypoints: int = 0, corners: int = 0) -> "Targets":
+        """No instance; ``keypoints`` rows a pose and ``corners`` (0 or 4) an oriented box."""
+        return Targets(
+            boxes=torch.zeros(0, 4),
+            labels=torch.zeros(0, dtype=torch.int64),
+            owner=torch.zeros(0, dtype=torch.int64),
+            ids=torch.zeros(0, dtype=torch.int64),
+            ignore=torch.zeros(0, dtype=torch.bool),
+            visible=torch.zeros(0),
+            keypoints=torch.zeros(0, keypoints, 3),
+            quads=torch.zeros(0, corners, 2),
+            rings=Rings.empty(0),
+        )
+
+
+@value
+class Sample(Movable):
+    """One photo with its targets, as the data set holds it. ``data`` is where it came from."""
+
+    image: Image
+    targets: Targets
+    id: int = static()
+    data: Any = static(default=None)
+
+
+@value
+class Sources(Movable):
+    """Decoded photos in one flat buffer, as :func:`fnpipe.ops.warp.pack` stores them.
+
+    Photo ``s`` starts at ``words[offsets[s]]`` and has ``(w + 2) * (h + 2)`` words, where w, h are
+    ``sizes[s]``: its border is repeated once, so that bilinear taps need no clamping. The two words
+    before it are fill.
+    """
+
+    words: Words
+    offsets: Int64[Tensor, " s"]
+    sizes: Int32[Tensor, "s 2"]
+
+    def __len__(self) -> int:
+        return self.sizes.shape[0]
+
+
+@dataclass(frozen=True)
+class Finish:
+    """What a batch of images is at the end: dtype, layout, and ``code * scale + offset``.
+
+    ``scale`` and ``offset`` are three numbers, one a channel; they do nothing to uint8. A constant
+    reciprocal is multiplied: ``code / 255`` is another number on CUDA than on the CPU in 38 % of
+    words, since CUDA multiplies by the reciprocal where it is told to divide by a scalar.
+    """
+
+    dtype: torch.dtype = torch.uint8
+    channels_last: bool = False
+    scale: tuple[float, float, float] = (1 / 255, 1 / 255, 1 / 255)
+    offset: tuple[float, float, float] = (0.0, 0.0, 0.0)
+
+
+@value
+class Plan(Movable):
+    """All that is random about a batch of ``b`` images, resolved to numbers. Nothing else is drawn.
+
+    An output pixel belongs to one tile. With ``g`` columns and rows of tiles (``t = g * g``),
+    ``splits[:, 0]`` holds ``g - 1`` linear functions of the output position that are >= 0 right of
+    a seam, ``splits[:, 1]`` the same for below; ``maps`` take an output position to the tile's
+    source, in 1/128 pixels (source -1 is an empty tile); ``forward`` takes a source position to the
+    output (for targets).
+    ``mirror`` counts output columns or rows from the other end: a flip after all other geometry
+    stays an exact permutation. ``colors[i]`` are the parameters of the i-th colour stage, one row
+    an image.
+    """
+
+    ids: Int64[Tensor, " b"]
+    epochs: Int64[Tensor, " b"]
+    sources: Int64[Tensor, "b t"]
+    maps: Float32[Tensor, "b t 3 3"]
+    forward: Float64[Tensor, "b t 3 3"]
+    splits: Float32[Tensor, "b 2 s 3"]
+    mirror: Bool[Tensor, "b 2"]
+    colors: tuple[Float32[Tensor, "b q"], ...]
+    size: tuple[int, int] = static()
+    """Height, width of every output image."""
+    projective: bool = static(default=False)
+    """Whether any map divides; where none does, the division (by exactly 1) is left out."""
+
+    def __len__(self) -> int:
+        return self.ids.shape[0]
+
+    def checked(self, limit: float) -> "Plan":
+        """This plan. Errors: ArgumentError where a corner of an image looks ``limit`` pixels away.
+
+        Positions are 32-bit integers of 1/128 pixel; a projective map is bounded by its renderer.
+        """
+        height, width = self.size
+        corners = torch.tensor([[0, 0, 1], [width, 0, 1], [0, height, 1], [width, height, 1.0]])
+        look = (self.maps[..., :2, None, :] * corners).sum(-1).abs()
+        if not self.projective and not bool((look <= limit * 128).all()):
+            raise ArgumentError(
+                f"plan: sample {int(self.ids[(look > limit * 128).flatten(1).any(1)][0])} looks "
+                f"more than {limit:g} pixels away from its photo; draw a milder map"
+            )
+        return self
+
+
+@value
+class Batch(Movable):
+    """What a model eats: finished images and the targets that belong to them."""
+
+    images: Shaped[Tensor, "b 3 h w"]
+    targets: Targets
+    ids: Int64[Tensor, " b"]
+    epochs: Int64[Tensor, " b"]
+    masks: Bool[Tensor, "n mh mw"] | None = None
+
+    def __len__(self) -> int:
+        return self.images.shape[0]
+
+    @property
+    def boxes(self) -> Boxes:
+        return self.targets.boxes
+
+    @property
+    def labels(self) -> Labels:
+        return self.targets.labels
+
+    @property
+    def owner(self) -> Owners:
+        return self.targets.owner
+
+    @property
+    def keypoints(self) -> Keypoints:
+        return self.targets.keypoints
+
+    @property
+    def quads(self) -> Quads:
+        return self.targets.quads
+
+    @property
+    def rings(self) -> Rings:
+        return self.targets.rings

@@ -1,0 +1,112 @@
+"""The commands: what they print, what they write, and how they refuse."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image as pillow
+
+from fnpipe.__main__ import main
+
+
+DIGEST = "fbfa48ea14f2c3b33614bf7df974869fbc448219af07bda1f9a2deeeb19b3736"
+"""Of the demo's batches, on every machine. It changes with a change of bytes, which is breaking."""
+
+
+@pytest.fixture
+def coco(tmp_path: Path) -> list[str]:
+    """One photo with one box, as arguments of ``preview``."""
+    photo = pillow.new("RGB", (40, 30), (10, 200, 30))
+    photo.save(tmp_path / "a.png")
+    document = {
+        "images": [{"id": 1, "file_name": "a.png", "width": 40, "height": 30}],
+        "categories": [{"id": 7, "name": "leaf"}],
+        "annotations": [
+            {"id": 1, "image_id": 1, "category_id": 7, "bbox": [5, 5, 20, 10], "iscrowd": 0}
+        ],
+    }
+    (tmp_path / "a.json").write_text(json.dumps(document))
+    out = str(tmp_path / "out.png")
+    return ["--coco", str(tmp_path / "a.json"), "--images", str(tmp_path), "--out", out]
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The one line with which a command refuses."""
+    assert main(arguments) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.count("\n") == 1
+    return printed.err.rstrip()
+
+
+def test_the_demo_is_the_same_twice(tmp_path, capsys):
+    pytest.importorskip("skimage")
+    printed, written = [], []
+    for run in ("a.png", "b.png"):
+        assert main(["demo", "--out", str(tmp_path / run)]) == 0
+        printed.append(capsys.readouterr().out)
+        written.append((tmp_path / run).read_bytes())
+    digests = [re.findall(r"sha256 ([0-9a-f]{64})", text) for text in printed]
+    assert digests[0] == digests[1] == [DIGEST]
+    assert written[0] == written[1]
+    assert re.search(r"^\d+\.\d images / s: ", printed[0], flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("how", [[], ["--plain"]], ids=["augmented", "plain"])
+def test_a_preview_is_a_picture(coco, tmp_path, capsys, how):
+    assert main(["preview", *coco, *how, "--size", "64"]) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'out.png'}: photos 0 to 0 of 1\n"
+    with pillow.open(tmp_path / "out.png") as picture:
+        assert picture.format == "PNG"
+        assert max(picture.size) == 320
+
+
+def test_a_preview_follows_seed_and_epoch(coco, tmp_path):
+    seen = set()
+    for where in (["--seed", "0"], ["--seed", "1"], ["--epoch", "1"], ["--seed", "0"]):
+        main(["preview", *coco, *where, "--size", "64"])
+        seen.add((tmp_path / "out.png").read_bytes())
+    assert len(seen) == 3
+
+
+def test_a_missing_file_is_one_line(capsys, tmp_path):
+    missing = str(tmp_path / "none.json")
+    assert missing in refusal(capsys, "preview", "--coco", missing, "--images", str(tmp_path))
+
+
+def test_coco_needs_its_photos(coco, capsys):
+    assert refusal(capsys, "preview", *coco[:2]) == (
+        "fnpipe: --coco needs --images, the folder of its photos"
+    )
+
+
+def test_an_index_beyond_the_end_is_refused(coco, capsys):
+    assert refusal(capsys, "preview", *coco, "--index", "1") == (
+        "fnpipe: --index must be 0 to 0, got 1"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "the following arguments are required: COMMAND"),
+        (["preview"], "one of the arguments --coco --yolo is required"),
+        (["preview", "--yolo", "a", "--count", "0"], "argument --count: must be at least 1, got 0"),
+    ],
+)
+def test_wrong_usage_exits_with_2(arguments, message, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert stop.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_help_names_the_commands():
+    shown = subprocess.run(
+        [sys.executable, "-m", "fnpipe", "--help"], capture_output=True, text=True, check=True
+    )
+    assert "demo" in shown.stdout
+    assert "preview" in shown.stdout
