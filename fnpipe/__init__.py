@@ -1,5 +1,6 @@
 """fnpipe: training input for detectors as pure functions; the same bytes however they are run."""
 
+from fnpipe.cuts import make_batch as make_batch
 from fnpipe.data.coco import read_coco as read_coco
 from fnpipe.data.dataset import Dataset as Dataset
 from fnpipe.data.yolo import read_yolo as read_yolo
@@ -7,7 +8,6 @@ from fnpipe.keys import Key as Key
 from fnpipe.keys import fold_in as fold_in
 from fnpipe.keys import key as key
 from fnpipe.loader import Loader as Loader
-from fnpipe.loader import make_batch as make_batch
 from fnpipe.numerics import audit as audit
 from fnpipe.pipeline import Pipeline as Pipeline
 from fnpipe.pipeline import pipe as pipe

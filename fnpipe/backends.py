@@ -1,9 +1,9 @@
 """Four ways to run one definition, with the same bytes: eager, compiled, package, triton.
 
-A :class:`Recipe` is all that a rendering depends on besides tensors. ``renderer(recipe, backend)``
-returns ``(sources, plan) -> images``; it is cached, so a pipeline compiles once a process. Every
-compiled backend checks itself against eager on its first batch (the canary) and refuses to go on
-where a bit differs.
+A :class:`Recipe` is all that pixels depend on besides tensors. Three parts of the work can be asked
+for: :func:`renderer` makes images of a plan, :func:`warper` stops before the colour, and
+:func:`painter` goes on from there. Each is cached, so a pipeline compiles once a process, and each
+compares its first image with eager's (the canary) and refuses to go on where a bit differs.
 """
 
 import inspect
@@ -16,13 +16,21 @@ import torch
 from torch import Tensor
 
 from fnpipe import numerics
-from fnpipe.ops.render import Color, paint, render, warp
-from fnpipe.ops.render import finish as finish_planes
-from fnpipe.types import ArgumentError, Finish, Plan, Sources
+from fnpipe.ops import pixel, render, warp
+from fnpipe.ops.render import Color, Tiles
+from fnpipe.types import ArgumentError, Finish, Plan, Sources, map_tensors
 
 
 BACKENDS = ("eager", "compiled", "package", "triton")
-Render = Callable[[Sources, Plan], Tensor]
+PARTS = {
+    "render": ("eager", "compiled", "package", "triton"),
+    "warp": ("eager", "compiled", "package"),
+    "paint": ("eager", "compiled", "triton"),
+}
+"""Which backends can do which part."""
+CUTS = ("finished", "warped", "source", "plan")
+"""Where a batch may be cut between workers and device (:mod:`fnpipe.cuts`)."""
+Run = Callable[..., Tensor]
 
 
 @dataclass(frozen=True)
@@ -35,131 +43,212 @@ class Recipe:
     projective: bool = False
 
 
-def check_backend(name: str) -> None:
+@dataclass(frozen=True)
+class Chosen:
+    """Who renders: ``worker`` before the cut, ``device`` after it, and why each was chosen."""
+
+    worker: str
+    device: str
+    why: str = ""
+
+
+def renderer(recipe: Recipe, backend: str) -> Callable[[Sources, Plan], Tensor]:
+    """``(sources, plan) -> images`` [b, 3, h, w]. Errors: ArgumentError for an unknown backend."""
+    return _part("render", recipe, backend)
+
+
+def warper(recipe: Recipe, backend: str) -> Callable[[Sources, Plan], Tensor]:
+    """``(sources, plan) -> planes`` [b, 3, h, w], float32 codes before the colour stages."""
+    return _part("warp", recipe, backend)
+
+
+def painter(recipe: Recipe, backend: str) -> Callable[[Tensor, tuple[Tensor, ...]], Tensor]:
+    """``(planes, colors) -> images`` [b, 3, h, w]: colour stages, quantise, dtype, layout."""
+    return _part("paint", recipe, backend)
+
+
+def check_backend(backend: str, *, part: str = "render") -> None:
     """Errors: ArgumentError naming the allowed values."""
-    if name not in BACKENDS:
-        raise ArgumentError(f"backend wanted one of {', '.join(BACKENDS)}, came {name!r}")
+    if backend not in PARTS[part]:
+        allowed = ", ".join(PARTS[part])
+        raise ArgumentError(f"backend (to {part}) wanted one of {allowed}, came {backend!r}")
 
 
-def flatten(sources: Sources, plan: Plan) -> list[Tensor]:
-    """The tensors that a rendering reads, in the order :func:`_flat` takes them."""
-    return [
-        sources.words, sources.offsets, sources.sizes,
-        plan.sources, plan.maps, plan.splits, plan.mirror, *plan.colors,
-    ]  # fmt: skip
+def best(device: torch.device, recipe: Recipe) -> tuple[str, str]:
+    """The fastest backend for a device, and why: what a loader takes when it is not told."""
+    if device.type == "cuda":
+        reason = unreadable(recipe)
+        if reason is None:
+            return "triton", "one kernel"
+        return "compiled", reason
+    if numerics.compiler() is not None:
+        return "package", "built once for this processor"
+    return "eager", "no C++ compiler to build a package with (Debian: apt-get install g++)"
 
 
-def _rebuild(recipe: Recipe, tensors: tuple[Tensor, ...]) -> tuple[Sources, Plan]:
-    words, offsets, sizes, rows, maps, splits, mirror, *colors = tensors
-    unused = rows[:, 0]
-    plan = Plan(
-        ids=unused, epochs=unused, sources=rows, maps=maps, forward=maps, splits=splits,
-        mirror=mirror, colors=tuple(colors), size=recipe.size, projective=recipe.projective,
-    )  # fmt: skip
-    return Sources(words, offsets, sizes), plan
-
-
-def _flat(recipe: Recipe) -> Callable[..., Tensor]:
-    """The rendering as a function of tensors alone: what compilers want."""
-
-    def render_flat(*tensors: Tensor) -> Tensor:
-        sources, plan = _rebuild(recipe, tensors)
-        return render(sources, plan, recipe.chain, recipe.finish)
-
-    return render_flat
-
-
-def one(plan: Plan, index: int) -> Plan:
-    """The plan of one image of a batch."""
-    from fnpipe.types import map_tensors
-
-    return map_tensors(lambda t: t[index : index + 1], plan)
-
-
-def renderer(recipe: Recipe, backend: str) -> Render:
-    """``(sources, plan) -> images`` [b, 3, h, w] by ``backend``. Errors: ArgumentError."""
-    check_backend(backend)
-    if backend == "eager":
-        return lambda sources, plan: render(sources, plan, recipe.chain, recipe.finish)
-    return _checked(recipe, backend)
+def unreadable(recipe: Recipe) -> str | None:
+    """Why Triton cannot take a recipe, or None where it can."""
+    try:
+        from fnpipe.ops.reread import Unreadable, reread
+    except ImportError as error:
+        return f"Triton cannot be imported ({error})"
+    try:
+        for fn in recipe.chain:
+            reread(fn)
+    except Unreadable as error:
+        return str(error)
+    return None
 
 
 @cache
-def _checked(recipe: Recipe, backend: str) -> Render:
-    """A backend that compares its first image with eager's, once a device."""
-    run = {"compiled": _compiled, "package": _packaged, "triton": _triton}[backend](recipe)
+def _part(part: str, recipe: Recipe, backend: str) -> Run:
+    check_backend(backend, part=part)
+    define = {"render": _render, "warp": _warp, "paint": _paint}[part](recipe)
+    if backend == "eager":
+        return define
+    build = {"compiled": _compiled, "package": _packaged, "triton": _triton}[backend]
+    return _canary(define, build(part, recipe), f"backend {backend!r} ({part})")
+
+
+def _render(recipe: Recipe) -> Run:
+    return lambda sources, plan: render.render(sources, plan, recipe.chain, recipe.finish)
+
+
+def _warp(recipe: Recipe) -> Run:
+    return lambda sources, plan: torch.stack(render.warp(sources, plan), 1)
+
+
+def _paint(recipe: Recipe) -> Run:
+    def run(planes: Tensor, colors: tuple[Tensor, ...]) -> Tensor:
+        red, green, blue = planes.unbind(1)
+        return render.finish(render.paint((red, green, blue), colors, recipe.chain), recipe.finish)
+
+    return run
+
+
+def _canary(define: Run, run: Run, who: str) -> Run:
+    """``run``, which compares the first image of its first batch on a device with ``define``'s."""
     seen: set[torch.device] = set()
 
-    def checked(sources: Sources, plan: Plan) -> Tensor:
-        images = run(sources, plan)
-        device = plan.maps.device
-        if device not in seen and len(plan):
-            expected = render(sources, one(plan, 0), recipe.chain, recipe.finish)
-            numerics.refuse_difference(f"backend {backend!r}", expected, images[:1])
-            seen.add(device)
-        return images
+    def checked(first: Any, second: Any) -> Tensor:
+        out = run(first, second)
+        if out.device not in seen and len(out):
+            pixels = first[:1] if isinstance(first, Tensor) else first
+            expected = define(pixels, map_tensors(lambda t: t[:1], second))
+            numerics.refuse_difference(who, expected, out[:1])
+            seen.add(out.device)
+        return out
 
     return checked
 
 
-def _compiled(recipe: Recipe) -> Render:
-    run = numerics.compiled(_flat(recipe))
-    return lambda sources, plan: run(*flatten(sources, plan))
+def _triton(part: str, recipe: Recipe) -> Run:
+    if part == "paint":
+        from fnpipe.ops.pixel_triton import paint_fused
 
-
-def _triton(recipe: Recipe) -> Render:
+        return lambda planes, colors: paint_fused(planes, colors, recipe.chain, recipe.finish)
     from fnpipe.ops.render_triton import render_fused
 
     return lambda sources, plan: render_fused(sources, plan, recipe.chain, recipe.finish)
 
 
-def _packaged(recipe: Recipe) -> Render:
-    """One image a call: its photos and its output stay in a core's cache; batch size is free."""
-    loaded: dict[tuple[int, ...], Callable[..., Tensor]] = {}
+def flatten(sources: Sources, plan: Plan) -> list[Tensor]:
+    """The tensors that a look-up reads, in the order :func:`_rebuild` takes them."""
+    tiles = render.resolve(sources, plan)
+    return [sources.words, plan.maps, plan.splits, plan.mirror, *tiles, *plan.colors]
+
+
+def _rebuild(recipe: Recipe, tensors: tuple[Tensor, ...]) -> tuple[Tensor, Tiles, Plan]:
+    words, maps, splits, mirror, *rest = tensors
+    tiles, colors = Tiles(*rest[:6]), tuple(rest[6:])
+    unused = tiles.start
+    plan = Plan(
+        ids=unused, epochs=unused, sources=unused, maps=maps, forward=maps, splits=splits,
+        mirror=mirror, colors=colors, size=recipe.size, projective=recipe.projective,
+    )  # fmt: skip
+    return words, tiles, plan
+
+
+def _flat(part: str, recipe: Recipe) -> Run:
+    """A part as a function of tensors alone: what compilers want."""
+
+    def render_flat(*tensors: Tensor) -> Tensor:
+        words, tiles, plan = _rebuild(recipe, tensors)
+        planes = render.look(words, tiles, plan)
+        return render.finish(render.paint(planes, plan.colors, recipe.chain), recipe.finish)
+
+    def words_flat(*tensors: Tensor) -> Tensor:
+        words, tiles, plan = _rebuild(recipe, tensors)
+        return render.to_words(
+            render.paint(render.look(words, tiles, plan), plan.colors, recipe.chain)
+        )
+
+    def warp_flat(*tensors: Tensor) -> Tensor:
+        return torch.stack(render.look(*_rebuild(recipe, tensors)), 1)
+
+    def paint_flat(planes: Tensor, *colors: Tensor) -> Tensor:
+        return _paint(recipe)(planes, colors)
+
+    parts = {"render": render_flat, "warp": warp_flat, "paint": paint_flat, "words": words_flat}
+    return parts[part]
+
+
+def _compiled(part: str, recipe: Recipe) -> Run:
+    """One graph for a part; on CUDA two for a rendering in channels-last layout.
+
+    There the first writes a pixel's three codes as one word and the second spreads them out: every
+    store is whole. As one graph each channel is stored with a stride of three.
+    """
+    whole = numerics.compiled(_flat(part, recipe))
+    if part == "paint":
+        return lambda planes, colors: whole(*numerics.any_batch([planes, *colors]))
+    if part == "warp":
+        return lambda sources, plan: whole(*numerics.any_batch(flatten(sources, plan)))
+    to_words = numerics.compiled(_flat("words", recipe))
+    from_words = numerics.compiled(lambda words: render.from_words(words, recipe.finish))
 
     def run(sources: Sources, plan: Plan) -> Tensor:
-        if plan.maps.device.type != "cpu":
-            raise ArgumentError(f"backend 'package' runs on the CPU, came {plan.maps.device}")
-        images = []
-        for index in range(len(plan)):
-            single = one(plan, index)
-            rows = single.sources.clamp(min=0)[0]
-            local = Sources(sources.words, sources.offsets[rows], sources.sizes[rows])
-            here = torch.arange(len(rows))
-            single = single.replace(sources=torch.where(single.sources < 0, -1, here))
-            tensors = flatten(local, single)
-            shape = tuple(plan.splits.shape[1:]) + tuple(p.shape[1] for p in plan.colors)
-            if shape not in loaded:
-                loaded[shape] = _load_package(recipe, tensors)
-            images.append(loaded[shape](*tensors))
-        return torch.cat(images)
+        tensors = numerics.any_batch(flatten(sources, plan))
+        if plan.maps.is_cuda and recipe.finish.channels_last:
+            return from_words(*numerics.any_batch([to_words(*tensors)]))
+        return whole(*tensors)
 
     return run
 
 
-def _load_package(recipe: Recipe, tensors: list[Tensor]) -> Callable[..., Tensor]:
+def _packaged(part: str, recipe: Recipe) -> Run:
+    """One image a call: its photos and its output stay in a core's cache; batch size is free."""
+    loaded: dict[tuple[tuple[int, ...], ...], Run] = {}
+
+    def run(sources: Sources, plan: Plan) -> Tensor:
+        if plan.maps.device.type != "cpu":
+            raise ArgumentError(f"backend 'package' runs on the CPU, came {plan.maps.device}")
+        words, *numbers = flatten(sources, plan)
+        shapes = tuple(tuple(t.shape[1:]) for t in numbers)
+        if shapes not in loaded:
+            loaded[shapes] = _load_package(part, recipe, [words, *(t[:1] for t in numbers)])
+        single = loaded[shapes]
+        return torch.cat([single(words, *one) for one in zip(*map(_rows, numbers), strict=True)])
+
+    return run
+
+
+def _rows(t: Tensor) -> tuple[Tensor, ...]:
+    return t.split(1)
+
+
+def _load_package(part: str, recipe: Recipe, tensors: list[Tensor]) -> Run:
     example = [torch.zeros(1024, dtype=torch.int32), *tensors[1:]]
     words = {0: torch.export.Dim("words", min=16, max=2**40)}
-    shapes = [words, *({} for _ in tensors[1:])]
-    constants = (recipe.finish, recipe.size, recipe.projective)
-    functions = (*recipe.chain, render, paint, warp, finish_planes, *_helpers())
-    key = f"{numerics.sources_digest(*functions)} {constants!r}"
-    return numerics.package(_flat(recipe), example, key=key, dynamic_shapes=shapes)
+    functions = [fn for m in (pixel, warp, render) for _, fn in inspect.getmembers(m, _own(m))]
+    digest = numerics.sources_digest(*recipe.chain, *functions, _flat)
+    return numerics.package(
+        _flat(part, recipe),
+        example,
+        key=f"{digest} {recipe.finish!r} {recipe.size} {recipe.projective}",
+        dynamic_shapes=[words, *({} for _ in tensors[1:])],
+    )
 
 
-def _helpers() -> tuple[Callable[..., Any], ...]:
-    from fnpipe.ops import pixel, warp
-
-    return tuple(fn for m in (pixel, warp) for _, fn in inspect.getmembers(m, inspect.isfunction))
-
-
-def readable(recipe: Recipe) -> str | None:
-    """Why Triton cannot take this recipe, or None where it can."""
-    from fnpipe.ops.reread import Unreadable, reread
-
-    try:
-        for fn in recipe.chain:
-            reread(fn)
-    except Unreadable as reason:
-        return str(reason)
-    return None
+def _own(module: Any) -> Callable[[Any], bool]:
+    return lambda x: inspect.isfunction(x) and x.__module__ == module.__name__

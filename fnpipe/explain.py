@@ -2,14 +2,72 @@
 
 from typing import Any
 
+from fnpipe.backends import CUTS, Chosen
 from fnpipe.stages.finish import finish, keep
-from fnpipe.stages.stage import Color, Layout
+from fnpipe.stages.stage import Color, Layout, as_size
 
 
 UNKNOWN = (640, 640)
+"""Height, width where a pipeline takes photos at their own size."""
 
 
-def role(stage: Any) -> str:
+def explain(
+    pipeline: Any,
+    *,
+    size: tuple[int, int] | None = None,
+    cut: str | None = None,
+    backends: Chosen | None = None,
+) -> str:
+    """A table: stages in the order they run, then what crosses by cut. ``size``: height, width."""
+    height, width = size or _static_size(pipeline) or UNKNOWN
+    shown = CUTS if cut is None else (cut,)
+    heads = "".join(f"{c:9s}" for c in shown)
+    lines = [f"{'stage':48s} {'on pixels':30s} {heads}"]
+    for s in sorted(pipeline.stages, key=lambda s: isinstance(s, Color | finish | keep)):
+        places = "".join(f"{_place(s, c):9s}" for c in shown)
+        lines.append(f"{s!r:48s} {_role(s):30s} {places}")
+    if backends is not None:
+        lines.append(f"backends: worker {backends.worker}, device {backends.device}")
+        lines.append(f"          ({backends.why})")
+    lines.append(f"crosses to the device, per {width} x {height} image:")
+    for name, count in bytes_of(pipeline, (height, width)).items():
+        if name in shown:
+            lines.append(f"  {name:10s} {_amount(count)}")
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def bytes_of(pipeline: Any, size: tuple[int, int]) -> dict[str, float]:
+    """Bytes an image that cross from a worker to the device, by cut (targets not counted).
+
+    For ``source`` at one source pixel a pixel; it grows with the square of the zoom.
+    """
+    pixels = size[0] * size[1]
+    tiles = getattr(pipeline.stages[0], "tiles", 1) if pipeline.stages else 1
+    colors = sum(_parameters(s) for s in pipeline.stages if isinstance(s, Color))
+    # A plan: id, epoch, mirror; a source, two maps and the seams of every tile; colour parameters.
+    numbers = 18 + tiles * (8 + 36 + 72) + 24 * round(tiles**0.5 - 1) + 4 * colors
+    done = pipeline.finishing.dtype.itemsize * 3 * pixels
+    return {
+        "finished": numbers + done,
+        "warped": numbers + 12 * pixels,
+        "source": numbers + 4 * pixels,
+        "plan": numbers,
+    }
+
+
+def _parameters(stage: Any) -> int:
+    return stage.color.__code__.co_argcount - 3
+
+
+def _place(stage: Any, cut: str) -> str:
+    """Where a stage acts on pixels."""
+    if isinstance(stage, keep) or cut == "finished":
+        return "worker"
+    late = isinstance(stage, Color | finish) or cut in ("source", "plan")
+    return "device" if late else "worker"
+
+
+def _role(stage: Any) -> str:
     """What a stage does to pixels, in a few words."""
     if isinstance(stage, Layout):
         return "layout: one tile a pixel"
@@ -22,33 +80,10 @@ def role(stage: Any) -> str:
     return "geometry: into one homography"
 
 
-def bytes_of(pipeline: Any, size: tuple[int, int]) -> dict[str, float]:
-    """Bytes an image that cross from a worker to the device, by cut (targets not counted)."""
-    pixels = size[0] * size[1]
-    done = pipeline.finishing.dtype.itemsize * 3 * pixels
-    tiles = getattr(pipeline.stages[0], "tiles", 1) if pipeline.stages else 1
-    numbers = 4 * (sum(2 for _ in pipeline.colors) + 9 * tiles + 12)
-    return {"finished": done, "warped": 12 * pixels + numbers}
-
-
-def explain(pipeline: Any, *, size: tuple[int, int] | None = None) -> str:
-    """A table: stages in the order they run, then the cuts. ``size`` is (height, width)."""
-    height, width = size or _static_size(pipeline) or UNKNOWN
-    lines = [f"{'stage':48s} {'on pixels':32s} finished  warped"]
-    ordered = sorted(pipeline.stages, key=lambda s: isinstance(s, Color | finish | keep))
-    for s in ordered:
-        late = isinstance(s, Color | finish)
-        where = ("worker", "device" if late else "worker")
-        lines.append(f"{s!r:48s} {role(s):32s} {where[0]:9s} {where[1]}")
-    lines.append("")
-    lines.append(f"crosses to the device, per {width} x {height} image:")
-    for cut, count in bytes_of(pipeline, (height, width)).items():
-        lines.append(f"  {cut:10s} {count / 1e6:8.2f} MB")
-    return "\n".join(lines)
+def _amount(count: float) -> str:
+    return f"{count / 1e6:8.2f} MB" if count >= 1e5 else f"{count:8.0f} B"
 
 
 def _static_size(pipeline: Any) -> tuple[int, int] | None:
-    from fnpipe.stages.stage import as_size
-
     sizes = [s.size for s in pipeline.stages if hasattr(s, "size")]
     return as_size("explain", sizes[-1]) if sizes else None

@@ -6,35 +6,23 @@ can be ahead in the next epoch, a run can resume anywhere, and their number chan
 """
 
 import pickle
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float32, Shaped
 from torch import Tensor
 from torch.utils.data import DataLoader
+from torch.utils.data import Dataset as TorchDataset
 
-from fnpipe.backends import check_backend
+from fnpipe import cuts
 from fnpipe.data.dataset import Dataset
+from fnpipe.explain import explain
 from fnpipe.keys import key, permute
-from fnpipe.ops.render import finish, paint, warp
 from fnpipe.packing import Packed, packed
-from fnpipe.pipeline import Pipeline, gather
-from fnpipe.types import ArgumentError, Batch, Movable, Plan, Targets, value
-
-
-CUTS = ("finished", "warped")
-
-
-@value
-class Parcel(Movable):
-    """What a worker sends: finished images or warped planes, the targets, and the plan."""
-
-    plan: Plan
-    targets: Targets
-    images: Shaped[Tensor, "b 3 h w"] | None = None
-    planes: Float32[Tensor, "b 3 h w"] | None = None
+from fnpipe.pipeline import Pipeline
+from fnpipe.types import ArgumentError, Batch, Sources
 
 
 @dataclass(frozen=True)
@@ -49,6 +37,7 @@ class Job:
     backend: str
     shuffle: bool
     drop_last: bool
+    pool: Any = None
 
     @property
     def steps(self) -> int:
@@ -64,61 +53,15 @@ class Job:
             return places
         return permute(places, len(self.data), seed=self.seed, epoch=epoch)
 
-    def prepare(self, epoch: int, step: int) -> Parcel:
+    def prepare(self, epoch: int, step: int) -> cuts.Parcel:
         """What the worker does of a batch: up to the cut."""
-        return make_parcel(
-            self.data, self.pipeline, self.ids(epoch, step),
-            seed=self.seed, epoch=epoch, cut=self.cut, backend=self.backend,
-        )  # fmt: skip
+        at = key(seed=self.seed, epoch=epoch, sample=self.ids(epoch, step))
+        parcel = cuts.draw(self.data, self.pipeline, at)
+        return cuts.add_pixels(parcel, self.pipeline, self.cut, self.backend, self.data, self.pool)
 
 
-def make_parcel(
-    data: Dataset, pipeline: Pipeline, ids: Tensor, *, seed: int, epoch: int, cut: str, backend: str
-) -> Parcel:
-    """Draw, annotate, and render up to the cut."""
-    plan = pipeline.draw(key(seed=seed, epoch=epoch, sample=ids), data)
-    targets = pipeline.annotate(plan, data)
-    sources, local = gather(plan, data.read)
-    if cut == "warped":
-        return Parcel(plan, targets, planes=torch.stack(warp(sources, local), 1))
-    return Parcel(plan, targets, images=pipeline.render(local, sources, backend=backend))
-
-
-def complete(parcel: Parcel, pipeline: Pipeline) -> Batch:
-    """What the device does of a batch: from the cut on."""
-    images = parcel.images
-    if images is None:
-        assert parcel.planes is not None
-        recipe = pipeline.recipe(parcel.plan.size)
-        red, green, blue = parcel.planes.unbind(1)
-        planes = paint((red, green, blue), parcel.plan.colors, recipe.chain)
-        images = finish(planes, recipe.finish)
-    return Batch(images, parcel.targets, parcel.plan.ids, parcel.plan.epochs)
-
-
-def make_batch(
-    data: Dataset,
-    pipeline: Pipeline,
-    ids: Any,
-    *,
-    seed: int,
-    epoch: int = 0,
-    backend: str = "eager",
-) -> Batch:
-    """The batch of samples ``ids`` (a sequence or a tensor [b]), here and now, on the CPU."""
-    rows = torch.as_tensor(ids, dtype=torch.int64).reshape(-1)
-    if len(rows) and not (0 <= int(rows.min()) and int(rows.max()) < len(data)):
-        raise ArgumentError(
-            f"ids wanted samples in [0, {len(data)}), came {int(rows.min())} to {int(rows.max())}"
-        )
-    parcel = make_parcel(
-        data, pipeline, rows, seed=seed, epoch=epoch, cut="finished", backend=backend
-    )
-    return complete(parcel, pipeline)
-
-
-class _Parcels(torch.utils.data.Dataset[Packed]):
-    """Parcels by address."""
+class _Parcels(TorchDataset[Packed]):
+    """Parcels by address, each in one buffer."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -145,12 +88,14 @@ class Loader:
     """Batches of augmented samples, an epoch at a time.
 
     ``for batch in loader`` runs epoch 0, the next ``for`` epoch 1, and so on; workers already
-    prepare the next epoch while the last steps of this one run. ``cut`` says what workers do
-    (``"finished"``: all; ``"warped"``: up to the resample, colour on ``device``), ``backend`` how
-    they render (:data:`fnpipe.backends.BACKENDS`). Neither changes a byte, nor does ``workers``.
+    prepare the next epoch while the last steps of this one run. ``cut`` says what workers do and
+    what is left to ``device`` (:mod:`fnpipe.cuts`); ``pool`` holds decoded photos, and for the cut
+    ``"plan"`` holds them on the device. ``backend`` and ``worker_backend`` say how each side
+    renders (:data:`fnpipe.backends.BACKENDS`); left out, the fastest that is there is taken, and
+    :meth:`explain` says which and why. None of them changes a byte, nor does ``workers``.
 
-    Errors: ArgumentError for an empty data set, an unknown cut or backend, a recipe that cannot be
-    sent to workers.
+    Errors: ArgumentError for an empty data set, an unknown cut or backend, a cut without the pool
+    it needs, a recipe that cannot be sent to workers.
     """
 
     def __init__(
@@ -162,33 +107,37 @@ class Loader:
         seed: int,
         device: torch.device | str = "cpu",
         cut: str = "finished",
-        backend: str = "eager",
+        backend: str | None = None,
+        worker_backend: str | None = None,
+        pool: Any = None,
         workers: int = 0,
         start_method: str | None = None,
         shuffle: bool = True,
         drop_last: bool = False,
         prefetch: int = 2,
     ) -> None:
-        if cut not in CUTS:
-            raise ArgumentError(f"cut wanted one of {', '.join(CUTS)}, came {cut!r}")
-        check_backend(backend)
+        self.device = torch.device(device)
+        self.backends = cuts.choose_backends(pipeline, cut, self.device, worker_backend, backend)
         if len(data) == 0:
             raise ArgumentError(f"data wanted at least one photo, came an empty set ({data.root})")
         if batch_size < 1:
             raise ArgumentError(f"batch_size wanted >= 1, came {batch_size}")
-        self.job = Job(data, pipeline, batch_size, seed, cut, backend, shuffle, drop_last)
+        self._pool = _device_pool(pool, self.device) if cut == "plan" else None
+        self.job = Job(
+            data, pipeline, batch_size, seed, cut, self.backends.worker, shuffle, drop_last,
+            None if cut == "plan" else pool,
+        )  # fmt: skip
         if self.job.steps == 0:
             raise ArgumentError(
                 f"drop_last leaves no batch: {len(data)} photos, batch_size {batch_size}"
             )
-        self.device = torch.device(device)
         self.epoch = 0
         self._addresses = _Addresses(self.job.steps)
         if workers:
-            _check_picklable(self.job)
-            if backend == "package":
+            _check_picklable(pipeline)
+            if self.backends.worker == "package" and cut in ("finished", "warped"):
                 # Built here once, so that workers only load it.
-                make_batch(data, pipeline, [0], seed=seed, backend=backend)
+                self.job.prepare(0, 0)
         self._loader = DataLoader(
             _Parcels(self.job),
             batch_size=None,
@@ -199,7 +148,8 @@ class Loader:
             multiprocessing_context=start_method if workers else None,
             pin_memory=self.device.type == "cuda",
         )
-        self._stream: Iterator[Packed] | None = None
+        self._side = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
+        self._parcels: Iterator[Packed] | None = None
         self._expected: tuple[int, int] | None = None
 
     def __len__(self) -> int:
@@ -212,25 +162,56 @@ class Loader:
 
     def __iter__(self) -> Iterator[Batch]:
         epoch = self.epoch
-        if self._stream is None or self._expected != (epoch, 0):
+        if self._parcels is None or self._expected != (epoch, 0):
             self._addresses.start = (epoch, 0)
-            self._stream = iter(self._loader)
-        self.epoch = epoch + 1
+            self._parcels = iter(self._loader)
+        self.epoch, self._expected = epoch + 1, None
+        moved: deque[cuts.Parcel] = deque()
         for step in range(len(self)):
-            self._expected = None
-            parcel = next(self._stream).to(self.device, non_blocking=True).unpack()
-            last = step + 1 == len(self)
-            self._expected = (epoch + 1, 0) if last else None
-            yield complete(parcel, self.job.pipeline)
+            # The next parcel is on its way to the device while this one is used.
+            while len(moved) < 2 and step + len(moved) < len(self):
+                moved.append(self._move(next(self._parcels)))
+            if step + 1 == len(self):
+                self._expected = (epoch + 1, 0)
+            yield self._complete(moved.popleft())
+
+    def _move(self, buffer: Packed) -> cuts.Parcel:
+        """Copy a parcel to the device, on a stream of its own, without waiting for it."""
+        if self._side is None:
+            return buffer.unpack()
+        with torch.cuda.stream(self._side):
+            return buffer.to(self.device, non_blocking=True).unpack()
+
+    def _complete(self, parcel: cuts.Parcel) -> Batch:
+        if self._side is not None:
+            stream = torch.cuda.current_stream(self.device)
+            stream.wait_stream(self._side)
+            # The copy's memory belongs to the side stream; it must not be reused before this
+            # stream is done with it.
+            parcel.plan.maps.record_stream(stream)
+        return cuts.complete(
+            parcel, self.job.pipeline, backend=self.backends.device, pool=self._pool
+        )
 
     def explain(self) -> str:
         """What runs where, in which backend, and the bytes that cross."""
-        return self.job.pipeline.explain()
+        return explain(self.job.pipeline, cut=self.job.cut, backends=self.backends)
 
 
-def _check_picklable(job: Job) -> None:
+def _device_pool(pool: Any, device: torch.device) -> Sources:
+    """The sources of a pool on ``device``. Errors: ArgumentError where there are none."""
+    sources = getattr(pool, "sources", None)
+    if sources is None or sources.words.device.type != device.type:
+        came = "none" if sources is None else f"one on {sources.words.device}"
+        raise ArgumentError(
+            f"cut 'plan' wanted a pool on {device}, came {came}: pool=fnpipe.pool(data, 'device')"
+        )
+    return sources
+
+
+def _check_picklable(pipeline: Pipeline) -> None:
     """Errors: ArgumentError naming the stage that cannot be sent to a worker."""
-    for s in job.pipeline.stages:
+    for s in pipeline.stages:
         try:
             pickle.dumps(s)
         except (pickle.PicklingError, AttributeError, TypeError) as error:

@@ -35,14 +35,19 @@ SWITCHES: dict[str, Any] = {
 """Inductor options without which bytes differ: IEEE division, no contraction of ``a * b + c``."""
 
 SPEED: dict[str, Any] = {
-    # One loop over the pixels: at the default of 30 operations Inductor writes masks to memory
-    # between loops, byte by byte, and the CPU path takes 9.2 ms an image instead of 3.6.
-    "realize_opcount_threshold": 400,
-    "realize_reads_threshold": 60,
     # Every look-up lies inside its bordered source by construction (properties/test_render.py).
     "assert_indirect_indexing": False,
+    # At the default of 30 operations Inductor writes masks to memory between loops, byte by byte.
+    "realize_opcount_threshold": 100,
+    "realize_reads_threshold": 30,
 }
 """Inductor options that change speed only; one that a torch version lacks is left out."""
+ONE_LOOP: dict[str, Any] = {
+    # For packages, which are built once: 9.2 ms an image at the defaults, 5.0 so. With open sizes
+    # the expressions that this keeps whole take Inductor minutes, so compiled() does without.
+    "realize_opcount_threshold": 400,
+    "realize_reads_threshold": 60,
+}
 
 VOCABULARY = frozenset(
     "__and__ __lshift__ __or__ __rshift__ _to_copy _unsafe_view abs add alias arange "
@@ -136,8 +141,8 @@ def _line(trace: str) -> str:
     return f"{file.strip(chr(34))}:{line.removeprefix('line ')}: {code}"
 
 
-def options() -> dict[str, Any]:
-    """Inductor's options for every compilation here.
+def options(**more: Any) -> dict[str, Any]:
+    """Inductor's options for every compilation here, and ``more``.
 
     Errors: NumericsError where this torch lacks a switch that bytes depend on.
     """
@@ -150,21 +155,31 @@ def options() -> dict[str, Any]:
             f"torch {torch.__version__} has no Inductor option {' nor '.join(missing)}, so "
             "compiled code could give other bytes than eager code; fnpipe wants torch 2.11 to 2.14"
         )
-    return SWITCHES | {name: v for name, v in SPEED.items() if name in known}
+    wanted = SPEED | more
+    return SWITCHES | {name: v for name, v in wanted.items() if name in known}
 
 
-def compiled(fn: Callable[..., Any], *, dynamic: bool = True) -> Callable[..., Any]:
+def compiled(fn: Callable[..., Any]) -> Callable[..., Any]:
     """``fn`` under ``torch.compile``: one graph, the switches, a code object of its own.
 
-    Sizes are symbolic, so another batch size is no other compilation (a batch of one is, once).
-    Dynamo counts recompilations per code object; a copy for every caller keeps one pipeline's
-    count from using up another's.
+    Sizes are those of the first call but where :func:`any_batch` leaves them open. Dynamo counts
+    recompilations per code object; a copy for every caller keeps one pipeline's count from using
+    up another's.
     """
     own = types.FunctionType(
         fn.__code__.replace(), fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__
     )
     own.__kwdefaults__ = fn.__kwdefaults__
-    return torch.compile(own, fullgraph=True, dynamic=dynamic, options=options())
+    return torch.compile(own, fullgraph=True, options=options())
+
+
+def any_batch(tensors: list[Tensor]) -> list[Tensor]:
+    """The same tensors, their first dimension left open to :func:`compiled`: another batch size or
+    buffer length is no other compilation. A batch of one is, once; ``dynamic=True`` for all
+    dimensions made the kernel five times slower on an H200."""
+    for t in tensors:
+        torch._dynamo.maybe_mark_dynamic(t, 0)
+    return tensors
 
 
 def count_differences(expected: Tensor, got: Tensor) -> tuple[int, int | None]:
@@ -234,7 +249,13 @@ def package(
     NumericsError without a C++ compiler.
     """
     shapes = [(tuple(t.shape), str(t.dtype)) for t in example]
-    facts = (key, torch.__version__, torch.backends.cpu.get_cpu_capability(), shapes, options())
+    facts = (
+        key,
+        torch.__version__,
+        torch.backends.cpu.get_cpu_capability(),
+        shapes,
+        options(**ONE_LOOP),
+    )
     name = hashlib.blake2s(repr(facts).encode(), digest_size=16).hexdigest()
     path = cache_folder() / f"{fn.__name__}-{name}.pt2"
     if not path.exists():
@@ -261,7 +282,7 @@ def _build(
         built = torch._inductor.aoti_compile_and_package(
             exported,
             package_path=str(Path(scratch) / "package.pt2"),
-            inductor_configs=options(),
+            inductor_configs=options(**ONE_LOOP),
         )
         os.replace(built, path)
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fnpipe.backends import Recipe, renderer
+from fnpipe.explain import explain
 from fnpipe.keys import Key, fold_in
 from fnpipe.ops.annotate import annotate
 from fnpipe.ops.maps import compose, invert, mirror
@@ -161,8 +162,6 @@ class Pipeline:
 
     def explain(self, *, size: tuple[int, int] | None = None) -> str:
         """What runs where and in which backend, and the bytes that cross, for every cut."""
-        from fnpipe.explain import explain
-
         return explain(self, size=size)
 
 
@@ -215,7 +214,7 @@ def _flatten(given: Any) -> tuple[Any, ...]:
 
 
 def gather(plan: Plan, read: Any) -> tuple[Sources, Plan]:
-    """Read the photos that ``plan`` needs, each once: their pixels, and the plan, counting in them."""
+    """The photos that ``plan`` needs, each read once, and the plan counting in them."""
     wanted = plan.sources[plan.sources >= 0].unique()
     sources = pack_sources(read(int(i)) for i in wanted)
     rows = torch.searchsorted(wanted, plan.sources.clamp(min=0).contiguous())
@@ -229,10 +228,13 @@ def pack_sources(images: Iterable[Image]) -> Sources:
         sizes.append((image.shape[2], image.shape[1]))
         words.append(pack(image))
     ends = torch.tensor([len(w) for w in words], dtype=torch.int64).cumsum(0)
+    shapes = torch.tensor(sizes, dtype=torch.int32).reshape(-1, 2)
     return Sources(
         words=torch.cat(words) if words else torch.zeros(2, dtype=torch.int32),
         offsets=torch.cat([torch.zeros(1, dtype=torch.int64), ends])[:-1] + 2,
-        sizes=torch.tensor(sizes, dtype=torch.int32).reshape(-1, 2),
+        sizes=shapes,
+        origins=torch.zeros_like(shapes),
+        strides=shapes[:, 0] + 2,
     )
 
 

@@ -187,16 +187,20 @@ class Sample(Movable):
 
 @value
 class Sources(Movable):
-    """Decoded photos in one flat buffer, as :func:`fnpipe.ops.warp.pack` stores them.
+    """Decoded photos, or windows of them, in one flat buffer.
 
-    Photo ``s`` starts at ``words[offsets[s]]`` and has ``(w + 2) * (h + 2)`` words, where w, h are
-    ``sizes[s]``: its border is repeated once, so that bilinear taps need no clamping. The two words
-    before it are fill.
+    Photo ``s`` is ``sizes[s]`` (w, h) pixels and stored with its border repeated once, so that
+    bilinear taps need no clamping: (w + 2) columns, (h + 2) rows (:func:`fnpipe.ops.warp.pack`).
+    Of these the buffer holds rows of ``strides[s]`` words from ``words[offsets[s]]`` on, the first
+    of which is column, row ``origins[s]``: 0, 0 for a whole photo. The two words before it are
+    fill.
     """
 
     words: Words
     offsets: Int64[Tensor, " s"]
     sizes: Int32[Tensor, "s 2"]
+    origins: Int32[Tensor, "s 2"]
+    strides: Int32[Tensor, " s"]
 
     def __len__(self) -> int:
         return self.sizes.shape[0]

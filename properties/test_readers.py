@@ -2,6 +2,7 @@
 
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -74,24 +75,28 @@ def poses(draw: st.DrawFn, width: int, height: int) -> list[float]:
 
 
 @st.composite
-def tables(draw: st.DrawFn, task: str, *, rings: int = 3) -> Targets:
-    """Tidy targets of the three photos."""
+def rows(draw: st.DrawFn, task: str, *, rings: int = 3) -> dict[str, Any]:
+    """What a reader of ``task`` collects of the three photos."""
     owner = sorted(draw(st.lists(st.integers(0, 2), max_size=6)))
     sizes = [SIZES[photo].tolist() for photo in owner]
     ring = [st.lists(points(*size), min_size=3, max_size=6) for size in sizes]
     outlines = [draw(st.lists(r, min_size=1, max_size=rings)) for r in ring]
-    table = collect(
-        owner,
-        [draw(st.integers(0, 2)) for _ in owner],
-        scale=torch.ones(len(owner), 2, dtype=torch.float64),
-        boxes=[draw(boxes(*size)) for size in sizes],
-        ignore=[draw(st.booleans()) for _ in owner],
-        outlines=[[[*chain(*r)] for r in o] for o in outlines] if task == "segment" else None,
-        poses=[draw(poses(*size)) for size in sizes] if task == "pose" else None,
-        keypoints=3 if task == "pose" else 0,
-        quads=[draw(quads(*size)) for size in sizes] if task == "obb" else None,
-    )
-    return tidy(table, SIZES, lambda kind, row: None)
+    return {
+        "owner": owner,
+        "labels": [draw(st.integers(0, 2)) for _ in owner],
+        "boxes": [draw(boxes(*size)) for size in sizes],
+        "ignore": [draw(st.booleans()) for _ in owner],
+        "outlines": [[[*chain(*r)] for r in o] for o in outlines] if task == "segment" else None,
+        "poses": [draw(poses(*size)) for size in sizes] if task == "pose" else None,
+        "keypoints": 3 if task == "pose" else 0,
+        "quads": [draw(quads(*size)) for size in sizes] if task == "obb" else None,
+    }
+
+
+def make(owner: list[int], labels: list[int], **shapes: Any) -> Targets:
+    """Tidy targets of rows in pixels."""
+    scale = torch.ones(len(owner), 2, dtype=torch.float64)
+    return tidy(collect(owner, labels, scale=scale, **shapes), SIZES, lambda kind, row: None)
 
 
 def assert_same(read: Targets, written: Targets) -> None:
@@ -105,7 +110,7 @@ def assert_same(read: Targets, written: Targets) -> None:
 @files
 @given(data=st.data())
 def test_coco(folder: Path, task: str, data: st.DataObject):
-    targets = data.draw(tables(task))
+    targets = make(**data.draw(rows(task)))
     path = folder / "coco.json"
     write_coco(path, targets, SIZES, file_names=FILES, names=NAMES, categories=CATEGORIES)
     read = read_coco(path, folder / "images", task=task)
@@ -119,7 +124,7 @@ def test_coco(folder: Path, task: str, data: st.DataObject):
 @given(data=st.data())
 def test_yolo(folder: Path, task: str, data: st.DataObject):
     """But for what has no words there: ignored rows, several rings, equal rows."""
-    targets = data.draw(tables(task, rings=1))
+    targets = make(**data.draw(rows(task, rings=1)))
     targets = targets.replace(ignore=torch.zeros_like(targets.ignore))
     assume(len(targets))
     assume(len(targets.boxes.unique(dim=0)) == len(targets))
@@ -135,7 +140,8 @@ def test_yolo(folder: Path, task: str, data: st.DataObject):
 @given(data=st.data())
 def test_tidy_targets_are_left_alone(data: st.DataObject):
     """The rule at the border has nothing to do a second time."""
-    targets = data.draw(tables(data.draw(st.sampled_from(("detect", "pose", "segment")))))
+    task = data.draw(st.sampled_from(("detect", "pose", "segment")))
+    targets = make(**data.draw(rows(task)))
     noticed: list[str] = []
     assert_same(tidy(targets, SIZES, lambda kind, row: noticed.append(kind)), targets)
     assert noticed == []
@@ -168,14 +174,7 @@ def test_rings_fill_the_mask(mask: Tensor):
 def test_the_law_sees_a_reader_that_forgets_half_a_pixel(folder: Path):
     """The proof that these laws can fail: keypoints moved by what a careless reader leaves out."""
     pose = torch.tensor([[[3.0, 4.0, 2.0]]])
-    table = collect(
-        [0],
-        [0],
-        scale=torch.ones(1, 2, dtype=torch.float64),
-        boxes=[[1, 1, 5, 5]],
-        poses=[[3, 4, 2]],
-        keypoints=1,
-    )
+    table = make([0], [0], boxes=[[1, 1, 5, 5]], poses=[[3, 4, 2]], keypoints=1)
     write_coco(folder / "coco.json", table, SIZES, file_names=FILES, names=NAMES)
     read = read_coco(folder / "coco.json", folder / "images", task="pose").targets
     assert_same(read, table)

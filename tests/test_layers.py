@@ -19,6 +19,7 @@ LAYERS = (
     ("stages", "backends"),
     ("pipeline", "explain"),
     ("data",),
+    ("cuts",),
     ("loader",),
     ("adapters", "recipes", "preview", "testing", "demo"),
     ("__main__",),

@@ -22,6 +22,8 @@ from fnpipe.types import ArgumentError, DataError, Rings, Targets
 
 Numbers = Sequence[int | float]
 
+FAULTS = (AttributeError, LookupError, TypeError, ValueError)
+"""What reading a file raises that is not what it should be."""
 MAX_LINES = 100
 """Lines of a report for one kind of problem."""
 
@@ -51,7 +53,7 @@ def naming(what: object) -> Iterator[None]:
         raise DataError(f"{what}: no {error}") from error
     except ArgumentError:
         raise
-    except (TypeError, ValueError) as error:
+    except FAULTS as error:
         raise DataError(f"{what}: {error}") from error
 
 

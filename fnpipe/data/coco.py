@@ -4,7 +4,8 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,6 +13,7 @@ from typing import Any, TypeVar
 import torch
 
 from fnpipe.data.build import (
+    FAULTS,
     Notes,
     Numbers,
     build,
@@ -73,26 +75,20 @@ def read_coco(
     check_choice("task", task, TASKS)
     check_choice("crowd", crowd, ("ignore", "drop"))
     source, root, notes = Path(annotations), Path(images), Notes()
+    looks = {"scan": scan, "unreadable": unreadable, "pixel_limit": pixel_limit}
     with naming(source):
         document = _load(source)
         files = [_file_name(photo, stay_inside) for photo in document["images"]]
-        photos = _check_photos(
-            document["images"],
-            files,
-            root,
-            notes,
-            scan,
-            unreadable=unreadable,
-            pixel_limit=pixel_limit,
-        )
-        kinds = sorted(document["categories"], key=lambda kind: kind["id"])
-        labels = {kind["id"]: label for label, kind in enumerate(kinds)}
+        photos = _check_photos(document["images"], files, root, notes, **looks)
+        kinds = _kinds(document["categories"])
         listed = {photo["id"] for photo in document["images"]}
-        instances = [i for i in document["annotations"] if _keep(i, listed, photos, crowd, notes)]
-        k = _keypoint_count(kinds, instances) if task == "pose" else 0
-        targets = _collect(instances, list(photos), labels, task, k)
-    if keypoint_flip is not None:
-        check_keypoint_flip(keypoint_flip, k)
+        keep = partial(_keep, listed=listed, photos=photos, crowd=crowd, notes=notes)
+        instances = [i for i in document["annotations"] if _read(i, keep)]
+        k = _keypoint_count(kinds.values(), instances) if task == "pose" else 0
+        targets = _collect(instances, list(photos), list(kinds), task, k)
+    flip = _flip_by_name(kinds.values()) if keypoint_flip is None else tuple(keypoint_flip)
+    if k and keypoint_flip is not None:
+        check_keypoint_flip(flip, k)
     return build(
         root,
         [file for file, _ in photos.values()],
@@ -101,9 +97,9 @@ def read_coco(
         notes,
         lambda row: f"{source}: annotation {instances[row].get('id')}",
         image_ids=torch.tensor([*photos], dtype=torch.int64),
-        names=tuple(str(kind["name"]) for kind in kinds),
-        categories=tuple(labels),
-        keypoint_flip=tuple(keypoint_flip or (_flip_by_name(kinds) if k else ())),
+        names=tuple(str(kind.get("name", id)) for id, kind in kinds.items()),
+        categories=tuple(kinds),
+        keypoint_flip=flip if k else (),
         task=task,
         pixel_limit=pixel_limit,
     )
@@ -139,8 +135,7 @@ def _check_photos(
     for photo, file, size in zip(entries, files, sizes, strict=True):
         if size is None:
             continue
-        if photo["id"] in photos:
-            raise DataError(f"image {photo['id']}: two photos have this id")
+        _check_id(photo["id"], photos, "image")
         said = photo.get("width", size[0]), photo.get("height", size[1])
         if scan == "trust":
             said = size = photo["width"], photo["height"]
@@ -152,7 +147,24 @@ def _check_photos(
     return photos
 
 
+def _check_id(id: object, others: Container[object], what: str) -> None:
+    if not isinstance(id, int):
+        raise DataError(f"{what} {id!r}: wanted an integer id")
+    if id in others:
+        raise DataError(f"{what} {id}: two have this id")
+
+
+def _kinds(entries: list[Json]) -> dict[int, Json]:
+    """Categories by id, ids ascending."""
+    kinds: dict[int, Json] = {}
+    for kind in entries:
+        _check_id(kind["id"], kinds, "category")
+        kinds[kind["id"]] = kind
+    return dict(sorted(kinds.items()))
+
+
 def _keep(instance: Json, listed: set[int], photos: Photos, crowd: str, notes: Notes) -> bool:
+    """Whether an annotation belongs to a photo that is there and is wanted; notes why not."""
     photo, name = instance["image_id"], f"annotation {instance.get('id')}"
     if photo not in listed:
         notes.add("orphan annotation", f"{name}: no image {photo}")
@@ -166,10 +178,11 @@ def _keep(instance: Json, listed: set[int], photos: Photos, crowd: str, notes: N
 
 
 def _collect(
-    instances: list[Json], photos: list[int], labels: dict[int, int], task: str, k: int
+    instances: list[Json], photos: list[int], categories: list[int], task: str, k: int
 ) -> Targets:
     """One row an annotation, in pixels, uncut."""
     rows = {photo: row for row, photo in enumerate(photos)}
+    labels = {id: label for label, id in enumerate(categories)}
 
     def each(read: Callable[[Json], T]) -> list[T]:
         return [_read(instance, read) for instance in instances]
@@ -191,7 +204,7 @@ def _read(instance: Json, read: Callable[[Json], T]) -> T:
     """``read`` of an annotation, whose id an error names."""
     try:
         return read(instance)
-    except (KeyError, TypeError, ValueError) as error:
+    except FAULTS as error:
         with naming(f"annotation {instance.get('id')}"):
             raise error
 
@@ -250,7 +263,7 @@ def _finite(key: str, numbers: Numbers, wanted: int | None = None) -> Numbers:
     return numbers
 
 
-def _keypoint_count(kinds: list[Json], instances: list[Json]) -> int:
+def _keypoint_count(kinds: Iterable[Json], instances: list[Json]) -> int:
     """Keypoints of a pose: as many as the categories name, else as the first annotation has."""
     named = {len(kind["keypoints"]) for kind in kinds if kind.get("keypoints")}
     if len(named) > 1:
@@ -259,7 +272,7 @@ def _keypoint_count(kinds: list[Json], instances: list[Json]) -> int:
     return named.pop() if named else next(given, 0)
 
 
-def _flip_by_name(kinds: list[Json]) -> tuple[int, ...]:
+def _flip_by_name(kinds: Iterable[Json]) -> tuple[int, ...]:
     """Which keypoint's name a keypoint's becomes when left and right change places, or empty."""
     other = {"left": "right", "right": "left"}
     found = set()

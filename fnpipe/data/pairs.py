@@ -21,7 +21,7 @@ def find_photos(entry: str | Sequence[str], root: Path) -> Iterator[Path]:
         return
     place = Path(os.path.abspath(root / entry))
     if place.is_dir():
-        yield from sorted(_walk(place), key=lambda photo: photo.relative_to(place).as_posix())
+        yield from sorted(_walk(place), key=str)
     elif place.is_file():
         lines = place.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
         for line in filter(None, map(str.strip, lines)):

@@ -100,6 +100,8 @@ def _drop_thin_rings(targets: Targets) -> tuple[Targets, Bool[Tensor, " n"]]:
 
 def _cut(targets: Targets, sizes: Sizes, which: Bool[Tensor, " n"]) -> Targets:
     """Boxes and rings of these instances cut at the borders, photos of one size at a time."""
+    if not which.any():
+        return targets
     parts = [select(targets, ~which)]
     reaching = select(targets, which)
     limits = sizes[reaching.owner]

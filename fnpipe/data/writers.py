@@ -54,13 +54,14 @@ def write_coco(
     a pixel, which the reader adds; ``ignore`` becomes ``iscrowd``; quads become the key ``obb``.
 
     :func:`fnpipe.data.coco.read_coco` reads the same bits: boxes with "detect", rings with
-    "segment", keypoints with "pose", quads with "obb". The visible share of an instance is not
-    written. Raises ``ArgumentError`` where lengths do not fit.
+    "segment", keypoints with "pose" (but nearer than 1e-8 pixels to a border), quads with "obb".
+    The visible share of an instance is not written. Raises ``ArgumentError`` where lengths do not
+    fit.
     """
     ids = _match("image_ids", image_ids, range(1, len(sizes) + 1), len(sizes))
     kinds = _match("categories", categories, range(1, len(names) + 1), len(names))
     files = _match("file_names", file_names, (), len(sizes))
-    k = targets.keypoints.shape[1]
+    targets, k = targets.to("cpu"), targets.keypoints.shape[1]
     points = _match("keypoint_names", keypoint_names or None, [f"point {i}" for i in range(k)], k)
     owner, labels = targets.owner.tolist(), targets.labels.tolist()
     document = {
@@ -98,15 +99,18 @@ def write_yolo(
     keypoints, quads) reads back to the same bits; a side of a box, which is a sum of two, does
     from 0.001 pixels from the border on, and otherwise within 1e-11 pixels.
 
-    What YOLO has no words for: rows flagged ``ignore`` are left out; the rings of an
-    instance become one, joined by lines there and back; "segment" writes a box row for an instance
-    without rings. Raises ``ArgumentError`` where lengths do not fit or the targets lack the task's.
+    What YOLO has no words for: rows flagged ``ignore`` are left out; the rings of an instance
+    become one, joined by lines there and back; "segment" writes a box row for an instance without
+    rings. Raises ``ArgumentError`` where lengths do not fit or the targets are of another task.
     """
     check_choice("task", task, ("detect", "segment", "pose", "obb"))
     files = _match("file_names", file_names, (), len(sizes))
     ids = _match("categories", categories, range(len(names)), len(names))
     k, base = targets.keypoints.shape[1], Path(folder)
-    shapes = _fractions(targets, sizes, task)
+    if (task == "pose" and not k) or (task == "obb" and not targets.quads.shape[1]):
+        raise ArgumentError(f"targets: wanted those of task {task!r}, got none")
+    targets = targets.to("cpu")
+    shapes = _fractions(targets, sizes.cpu(), task)
     texts: list[list[str]] = [[] for _ in files]
     for owner, label, ignore, shape in zip(
         *(column.tolist() for column in (targets.owner, targets.labels, targets.ignore)),

@@ -75,12 +75,11 @@ def read_yolo(
         base = base if root is None else Path(os.path.abspath(root))
         if not config.get(split):
             raise DataError(f"no split {split!r}")
-        classes = _classes(config)
-        shape = config.get("kpt_shape")
+        classes, shape = _classes(config), _keypoint_shape(config)
         photos = [*find_photos(config[split], base)]
         flip = config.get("flip_idx") or () if keypoint_flip is None else keypoint_flip
     pairs = [(photo, swap_folder(photo, labels)) for photo in photos]
-    rules = Rules(task, classes, shape and (int(shape[0]), int(shape[1])), box_rows)
+    rules = Rules(task, classes, shape, box_rows)
     return _assemble(base, pairs, rules, flip, unreadable, scan, pixel_limit)
 
 
@@ -90,7 +89,7 @@ def read_yolo_folders(
     names: Sequence[str] | Mapping[int, str],
     *,
     task: str = "detect",
-    keypoint_shape: tuple[int, int] | None = None,
+    keypoint_shape: tuple[int, int] = (0, 0),
     keypoint_flip: Sequence[int] = (),
     box_rows: str = "raise",
     unreadable: str = "drop",
@@ -109,11 +108,11 @@ def read_yolo_folders(
 
 
 class Rules(NamedTuple):
-    """What rows may hold."""
+    """What rows may hold; ``shape`` is K and D, or 0 and 0 where there are no keypoints."""
 
     task: str
     classes: dict[int, str]
-    shape: tuple[int, int] | None
+    shape: tuple[int, int]
     box_rows: str
 
 
@@ -157,7 +156,7 @@ def _assemble(
         boxes=[row.box for row in rows],
         outlines=[[row.polygon] for row in rows] if rules.task == "segment" else None,
         poses=[row.pose for row in rows] if rules.task == "pose" else None,
-        keypoints=rules.shape[0] if rules.task == "pose" and rules.shape else 0,
+        keypoints=rules.shape[0] if rules.task == "pose" else 0,
         quads=[row.polygon for row in rows] if rules.task == "obb" else None,
     )
     return build(
@@ -179,10 +178,11 @@ def _check(rules: Rules, flip: Sequence[int], scan: str) -> None:
     check_choice("task", rules.task, TASKS)
     check_choice("box_rows", rules.box_rows, ("raise", "rectangle", "drop"))
     check_choice("scan", scan, ("header", "decode"))  # fractions need the photo's size
-    if rules.task == "pose" and (rules.shape is None or rules.shape[1] not in (2, 3)):
-        raise DataError(f"kpt_shape: wanted [keypoints, 2 or 3] for poses, got {rules.shape}")
-    if rules.task == "pose" and rules.shape and flip:
-        check_keypoint_flip(flip, rules.shape[0])
+    k, d = rules.shape
+    if rules.task == "pose" and d not in (2, 3):
+        raise DataError(f"kpt_shape: wanted [keypoints, 2 or 3] for poses, got {[k, d]}")
+    if rules.task == "pose" and flip:
+        check_keypoint_flip(flip, k)
 
 
 def _load(source: Path) -> dict[str, Any]:
@@ -211,6 +211,11 @@ def _classes(config: Mapping[str, Any]) -> dict[int, str]:
     return classes
 
 
+def _keypoint_shape(config: Mapping[str, Any]) -> tuple[int, int]:
+    k, d = config.get("kpt_shape") or (0, 0)
+    return int(k), int(d)
+
+
 def _rows(label: Path, owner: int, rules: Rules, notes: Notes) -> Iterator[Row]:
     """The rows of one label file, equal ones once."""
     seen = set()
@@ -236,14 +241,15 @@ def _row(values: Numbers, owner: int, place: str, rules: Rules) -> Row | None:
         ids = sorted(rules.classes)
         raise DataError(f"class {id:g}; wanted one of {len(ids)} ids, {ids[0]} to {ids[-1]}")
     _check_columns(len(values), rules)
-    posed = rules.shape is not None and len(numbers) == 4 + rules.shape[0] * rules.shape[1]
+    k, d = rules.shape
+    posed = len(numbers) == 4 + k * d
     is_box = len(numbers) == 4 or (posed and rules.task in ("detect", "pose"))
     positions = numbers[:4] if is_box else numbers
     if max(map(abs, positions)) > FAR:
         raise DataError(f"position {max(positions, key=abs):g}; wanted fractions of the photo")
     row = Row(owner, place, int(id), _sides(positions) if is_box else _hull(positions))
-    if rules.task == "pose" and rules.shape:
-        return row._replace(pose=_pose(numbers[4:], rules.shape[1]))
+    if rules.task == "pose":
+        return row._replace(pose=_pose(numbers[4:], d))
     if rules.task == "segment" and is_box:
         if rules.box_rows == "raise":
             raise DataError('a box among polygons; pass box_rows="rectangle" or "drop" to allow it')
@@ -254,14 +260,14 @@ def _row(values: Numbers, owner: int, place: str, rules: Rules) -> Row | None:
 
 
 def _check_columns(columns: int, rules: Rules) -> None:
-    k, d = rules.shape or (0, 0)
+    k, d = rules.shape
     if rules.task == "pose":
         wanted, right = f"{5 + k * d} (class, box, {k} keypoints of {d})", columns == 5 + k * d
     elif rules.task == "obb":
         wanted, right = "9 (class, 4 corners)", columns == 9
     else:
         wanted = "5 (class, box) or an odd number from 7 up (class, polygon)"
-        right = columns == 5 or (columns >= 7 and columns % 2 == 1) or (k and columns == 5 + k * d)
+        right = columns == 5 or (columns >= 7 and columns % 2 == 1) or columns == 5 + k * d
     if not right:
         raise DataError(f"{columns} columns; wanted {wanted}")
 

@@ -42,8 +42,10 @@ def shift_hsv(
     turn = chroma * 6.0
     hue = where(hue >= turn, hue - turn, hue)
     top = clamp(high * value, max=255.0)
-    # A grey has no hue to divide by; its share is 0 whatever the ratio, so 1 keeps out NaN.
-    ratio = (top * minimum(chroma * saturation, high)) / where(chroma > 0.0, high * chroma, 1.0)
+    # A grey has no hue to divide by; its share is 0 whatever the ratio, so 1 keeps out NaN. Nor has
+    # a colour of no light: contrast before this can leave (-20, -20, 0), whose product is 0.
+    area = high * chroma
+    ratio = (top * minimum(chroma * saturation, high)) / where(area > 0.0, area, 1.0)
     to_red = minimum(clamp(chroma * 2.0 - abs(hue - chroma * 3.0), min=0.0), chroma)
     to_green = minimum(clamp(abs(hue - chroma * 2.0) - chroma, min=0.0), chroma)
     to_blue = minimum(clamp(abs(hue - chroma * 4.0) - chroma, min=0.0), chroma)

@@ -19,7 +19,7 @@ Coordinates are anything finite below 1e18; far ends cost nothing.
 - ``dense``: every centre against every edge, the reference.
 - ``window``: the same inside each ring's box.
 - ``torch``: toggle the first centre past each crossing, then scan the rows; the host's.
-- ``triton``: ``window`` in tiles; the device's.
+- ``triton``: toggle all centres past each crossing, as bits of words, in tiles; the device's.
 """
 
 from collections.abc import Callable, Iterator

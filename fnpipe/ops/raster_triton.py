@@ -5,7 +5,7 @@ ring's edges by the block; a crossing toggles all bits from the first centre pas
 edges that are all above, below or right of the tile toggles none and is skipped.
 
 The arithmetic is the definition re-read, but for :func:`first_past`, which is spelt again.
-``enable_fp_fusion=False``, as ``a + b * c`` in one rounding is another number, and ``div_rn``, which
+``enable_fp_fusion=False``, as ``a + b * c`` in one rounding is another number; ``div_rn``, which
 re-reading puts for ``/``. Loops are ``while``: under numpy 2.4 the interpreter of Triton 3.6 cannot
 count a ``range`` up to a tensor.
 """
@@ -27,8 +27,9 @@ crossing = reread(raster.crossing)
 edge_to_line = reread(raster.edge_to_line)
 
 COLUMNS = tl.constexpr(32)
-SHAPE: dict[str, Any] = {"ROWS": 32, "EDGES": 32, "num_warps": 4}
-"""Rows of a tile, edges of a block, warps of a program: they change speed only."""
+SHAPE: dict[str, Any] = {"ROWS": 16, "EDGES": 32, "num_warps": 1}
+"""Rows of a tile, edges of a block, warps of a program. They change speed only: 0.08 ms for 2,083
+instances on 160 x 160 on an H200, where 48 other shapes took 0.09 to 0.4."""
 
 
 @triton.jit

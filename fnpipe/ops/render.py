@@ -1,28 +1,61 @@
 """Plan and sources to images: every output pixel looks once, into the one tile it belongs to."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, clamp, where
 
 from fnpipe.ops.pixel import quantize
-from fnpipe.ops.warp import STEPS, linear, mix, nearest, tap, to_code
-from fnpipe.types import Finish, Plan, Plane, Sources
+from fnpipe.ops.warp import STEPS, bias, linear, mix, nearest, tap, to_code
+from fnpipe.types import Finish, Plan, Plane, Sources, Words
 
 
 Planes = tuple[Plane, Plane, Plane]
 Color = Callable[..., Planes]
 FAR = float(2**30)
 """Steps (1/128 pixel) beyond which a projected point may not be converted to an integer."""
-
-
 OUTSIDE = -2
 """Where a point outside looks, from its source's start: the words of fill before it."""
 
 
+class Tiles(NamedTuple):
+    """What a look-up needs to know of every tile besides its map: integers, [b, t].
+
+    ``start`` (int64) is where its photo begins in the buffer and ``stride`` a row's words;
+    ``across``, ``down`` are the last positions inside, -1 for an empty tile; ``bias_x``,
+    ``bias_y`` turn a position into a tap's place in the stored window.
+    """
+
+    start: Tensor
+    stride: Tensor
+    across: Tensor
+    down: Tensor
+    bias_x: Tensor
+    bias_y: Tensor
+
+
+def resolve(sources: Sources, plan: Plan) -> Tiles:
+    """A plan's tiles in terms of a buffer's addresses."""
+    rows = clamp(plan.sources, 0)
+    limits = where((plan.sources >= 0)[..., None], sources.sizes[rows] * STEPS - 1, -1)
+    biases = bias(sources.origins[rows])
+    return Tiles(
+        sources.offsets[rows], sources.strides[rows], *limits.unbind(-1), *biases.unbind(-1)
+    )
+
+
 def choose(columns: Tensor, right: list[Tensor], below: list[Tensor]) -> Tensor:
-    """Of one number a tile, [b, g * g], each pixel's own: ``right`` and ``below`` are its seams."""
+    """Of one number a tile, [b, g * g], each pixel's own: ``right`` and ``below`` are its seams.
+
+    A CPU selects (16 lanes at once), a GPU looks the number up by its tile (one load, nearly
+    always the same for a warp, where selecting takes four): the same numbers either way.
+    """
     grid = len(right) + 1
+    if columns.is_cuda and grid > 1:
+        row, column = (sum((p.to(torch.int32) for p in past), 0) for past in (below, right))
+        image = torch.arange(columns.shape[0], device=columns.device)[:, None, None]
+        return columns.flatten()[image * columns.shape[1] + (row * grid + column)]
     rows = []
     for row in range(grid):
         chosen = columns[:, row * grid, None, None]
@@ -42,6 +75,11 @@ def warp(sources: Sources, plan: Plan) -> Planes:
     and whatever lies outside its photo is ``FILL``. On a grid of tiles the seams decide which tile
     a pixel belongs to; then it looks into that tile alone, so tiles never bleed into each other.
     """
+    return look(sources.words, resolve(sources, plan), plan)
+
+
+def look(words: Words, tiles: Tiles, plan: Plan) -> Planes:
+    """:func:`warp` where tiles are resolved already."""
     height, width = plan.size
     device = plan.maps.device
     x = (torch.arange(width, dtype=torch.float32, device=device) + 0.5)[None, None, :]
@@ -53,13 +91,7 @@ def warp(sources: Sources, plan: Plan) -> Planes:
         [linear(x, y, *seams[:, axis, i].unbind(1)) >= 0.0 for i in range(seams.shape[2])]
         for axis in (0, 1)
     )
-    filled = plan.sources >= 0
-    rows = clamp(plan.sources, 0)
-    sizes = sources.sizes[rows]
-    limits = where(filled[..., None], sizes * STEPS - 1, -1)
-    across, down = (choose(limits[..., axis], right, below) for axis in (0, 1))
-    stride = choose(sizes[..., 0] + 2, right, below)
-    start = choose(sources.offsets[rows], right, below)
+    start, stride, across, down, bias_x, bias_y = (choose(c, right, below) for c in tiles)
     m = [choose(plan.maps[..., i, j], right, below) for i in (0, 1, 2) for j in (0, 1, 2)]
     u, v = linear(x, y, *m[0:3]), linear(x, y, *m[3:6])
     ahead = None
@@ -67,15 +99,14 @@ def warp(sources: Sources, plan: Plan) -> Planes:
         depth = linear(x, y, *m[6:9])
         ahead = depth > 0.0
         u, v = clamp(torch.div(u, depth), -FAR, FAR), clamp(torch.div(v, depth), -FAR, FAR)
-    column, wx, miss_x = tap(nearest(u), across)
-    row, wy, miss_y = tap(nearest(v), down)
+    column, wx, miss_x = tap(nearest(u), bias_x, across)
+    row, wy, miss_y = tap(nearest(v), bias_y, down)
     inside = (miss_x | miss_y) >= 0
     if ahead is not None:
         inside = inside & ahead
     first = where(inside, row * stride + column, OUTSIDE)
     second = where(inside, first + stride, OUTSIDE)
     first, second = start + first, start + second
-    words = sources.words
     sums = mix(words[first], words[first + 1], words[second], words[second + 1], wx, wy)
     r, g, b = (to_code(s) for s in sums)
     return r, g, b
@@ -101,6 +132,25 @@ def finish(planes: Planes, how: Finish) -> Tensor:
     if how.channels_last:
         return torch.stack(cast, dim=-1).permute(0, 3, 1, 2)
     return torch.stack(cast, dim=1)
+
+
+def to_words(planes: Planes) -> Tensor:
+    """Whole codes as one 32-bit word a pixel, [b, h, w]: red, green, blue from the lowest byte."""
+    red, green, blue = (quantize(p).to(torch.int32) for p in planes)
+    return red | (green << 8) | (blue << 16)
+
+
+def from_words(words: Tensor, how: Finish) -> Tensor:
+    """What :func:`finish` makes of the planes whose codes ``words`` holds, the same bytes."""
+    shift = torch.arange(0, 24, 8, dtype=torch.int32, device=words.device)
+    codes = (words[..., None] >> shift) & 255
+    if how.dtype != torch.uint8:
+        scale = torch.tensor(how.scale, dtype=torch.float32, device=words.device)
+        codes = codes.to(torch.float32) * scale
+        if any(how.offset):
+            codes = codes + torch.tensor(how.offset, dtype=torch.float32, device=words.device)
+    images = codes.to(how.dtype).permute(0, 3, 1, 2)
+    return images if how.channels_last else images.contiguous()
 
 
 def render(sources: Sources, plan: Plan, chain: tuple[Color, ...], how: Finish) -> Tensor:

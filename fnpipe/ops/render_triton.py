@@ -20,17 +20,18 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from fnpipe.ops import pixel, render, twins, warp
+from fnpipe.ops import render, twins, warp
+from fnpipe.ops.pixel_triton import DTYPES, calls, cast, finished, pack_halves, three
 from fnpipe.ops.reread import INTERPRETED, define, reread
 from fnpipe.types import ArgumentError, Finish, Plan, Sources
 
 
+bias = reread(warp.bias)
 linear = reread(warp.linear)
 tap = reread(warp.tap)
 mix = reread(warp.mix)
 to_code = reread(warp.to_code)
 nearest = twins.TWINS[warp.nearest]
-quantize = reread(pixel.quantize)
 FAR = tl.constexpr(render.FAR)
 
 
@@ -40,7 +41,7 @@ STEPS = tl.constexpr(warp.STEPS)
 
 @triton.jit
 def look(
-    source, x, y, m00, m01, m02, m10, m11, m12, m20, m21, m22, across, down, stride,
+    source, x, y, m00, m01, m02, m10, m11, m12, m20, m21, m22, across, down, bias_x, bias_y, stride,
     PROJECTIVE: tl.constexpr,
 ):  # fmt: skip
     """The colour at output positions x, y of the tile whose numbers are given: three codes."""
@@ -50,8 +51,8 @@ def look(
         depth = linear(x, y, m20, m21, m22)
         u = tl.minimum(tl.maximum(tl.div_rn(u, depth), -FAR), FAR)
         v = tl.minimum(tl.maximum(tl.div_rn(v, depth), -FAR), FAR)
-    column, wx, miss_x = tap(nearest(u), across)
-    row, wy, miss_y = tap(nearest(v), down)
+    column, wx, miss_x = tap(nearest(u), bias_x, across)
+    row, wy, miss_y = tap(nearest(v), bias_y, down)
     inside = (miss_x | miss_y) >= 0
     if PROJECTIVE:
         inside = inside & (depth > 0.0)
@@ -81,7 +82,7 @@ def tile_of(x, y, splits, GRID: tl.constexpr):
 
 
 @triton.jit
-def numbers(words, offsets, sizes, sources, maps, tile, PROJECTIVE: tl.constexpr):
+def numbers(words, offsets, sizes, origins, strides, sources, maps, tile, PROJECTIVE: tl.constexpr):
     """What :func:`look` needs to know of a tile: one for all pixels (a scalar), or one each."""
     source = tl.load(sources + tile)
     # An empty tile has no width: no point is inside, and every look-up finds photo 0's fill.
@@ -94,69 +95,53 @@ def numbers(words, offsets, sizes, sources, maps, tile, PROJECTIVE: tl.constexpr
     m20, m21, m22 = 0.0, 0.0, 1.0
     if PROJECTIVE:
         m20, m21, m22 = tl.load(m + 6), tl.load(m + 7), tl.load(m + 8)
+    bias_x = bias(tl.load(origins + source * 2))
+    bias_y = bias(tl.load(origins + source * 2 + 1))
     return (
         start, tl.load(m), tl.load(m + 1), tl.load(m + 2), tl.load(m + 3), tl.load(m + 4),
         tl.load(m + 5), m20, m21, m22, tl.where(filled, width * STEPS - 1, -1), down * STEPS - 1,
-        width + 2,
+        bias_x, bias_y, tl.load(strides + source),
     )  # fmt: skip
 
 
 @triton.jit
-def look_in(words, offsets, sizes, sources, maps, tile, x, y, PROJECTIVE: tl.constexpr):
+def look_in(
+    words, offsets, sizes, origins, strides, sources, maps, tile, x, y, PROJECTIVE: tl.constexpr
+):
     """:func:`look` where every pixel has a tile of its own."""
-    start, m00, m01, m02, m10, m11, m12, m20, m21, m22, across, down, stride = numbers(
-        words, offsets, sizes, sources, maps, tile, PROJECTIVE
+    start, m00, m01, m02, m10, m11, m12, m20, m21, m22, across, down, bias_x, bias_y, stride = (
+        numbers(words, offsets, sizes, origins, strides, sources, maps, tile, PROJECTIVE)
     )
     return look(
-        start, x, y, m00, m01, m02, m10, m11, m12, m20, m21, m22, across, down, stride, PROJECTIVE
-    )
-
-
-@triton.jit
-def finished(plane, scale, offset, WHOLE: tl.constexpr, SHIFTED: tl.constexpr):
-    """A channel quantised and restored, float32; ``WHOLE`` leaves codes as they are."""
-    code = quantize(plane)
-    if not WHOLE:
-        code = code * scale
-        if SHIFTED:
-            code = code + offset
-    return code
-
-
-@triton.jit
-def cast(x, DTYPE: tl.constexpr, INTERPRETED: tl.constexpr):
-    """To the batch's dtype, nearest even. The interpreter's own bfloat16 cast cuts bits off."""
-    if INTERPRETED and DTYPE == tl.bfloat16:
-        bits = x.to(tl.uint32, bitcast=True)
-        bits = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
-        return bits.to(tl.uint16).to(tl.bfloat16, bitcast=True)
-    return x.to(DTYPE)
-
-
-@triton.jit
-def pack_halves(low, high, DTYPE: tl.constexpr, INTERPRETED: tl.constexpr):
-    """Two 16-bit floats in one word, ``low`` first in memory; one instruction on the GPU."""
-    if INTERPRETED:
-        first = cast(low, DTYPE, INTERPRETED).to(tl.uint16, bitcast=True).to(tl.uint32)
-        second = cast(high, DTYPE, INTERPRETED).to(tl.uint16, bitcast=True).to(tl.uint32)
-        return (first | (second << 16)).to(tl.int32, bitcast=True)
-    if DTYPE == tl.bfloat16:
-        return tl.inline_asm_elementwise(
-            "cvt.rn.bf16x2.f32 $0, $2, $1;", "=r,f,f", [low, high], tl.int32, is_pure=True, pack=1
-        )
-    return tl.inline_asm_elementwise(
-        "cvt.rn.f16x2.f32 $0, $2, $1;", "=r,f,f", [low, high], tl.int32, is_pure=True, pack=1
+        start,
+        x,
+        y,
+        m00,
+        m01,
+        m02,
+        m10,
+        m11,
+        m12,
+        m20,
+        m21,
+        m22,
+        across,
+        down,
+        bias_x,
+        bias_y,
+        stride,
+        PROJECTIVE,
     )
 
 
 KERNEL = """
 def kernel(
-    words, offsets, sizes, sources, maps, splits, mirror, colors, out,
+    words, offsets, sizes, origins, strides, sources, maps, splits, mirror, colors, out,
     height, width, across_blocks,
     scale_r, scale_g, scale_b, offset_r, offset_g, offset_b,
     GRID: tl.constexpr, PROJECTIVE: tl.constexpr, WHOLE: tl.constexpr,
     SHIFTED: tl.constexpr, DTYPE: tl.constexpr,
-    LAST: tl.constexpr, PACKED: tl.constexpr, EVEN: tl.constexpr, INTERPRETED: tl.constexpr,
+    LAST: tl.constexpr, PACKED: tl.constexpr, INTERPRETED: tl.constexpr,
     PAIRS: tl.constexpr, STEP: tl.constexpr, STEPS: tl.constexpr,
 ):
     image = tl.program_id(1).to(tl.int64)
@@ -194,8 +179,8 @@ def kernel(
     x0 = tl.where(flip_x, w - x0, x0)
     x1 = tl.where(flip_x, w - x1, x1)
 PARAMETERS
-    start, m00, m01, m02, m10, m11, m12, m20, m21, m22, across, down, stride = numbers(
-        words, offsets, sizes, sources, maps, tile, PROJECTIVE
+    start, m00, m01, m02, m10, m11, m12, m20, m21, m22, across, down, bias_x, bias_y, stride = numbers(
+        words, offsets, sizes, origins, strides, sources, maps, tile, PROJECTIVE
     )
     for step in range(STEPS):
         row = top + step * STEP + tl.arange(0, STEP)[:, None]
@@ -203,18 +188,18 @@ PARAMETERS
         y = tl.where(flip_y, h - y, y)
         if whole:
             r0, g0, b0 = look(
-                start, x0, y, m00, m01, m02, m10, m11, m12, m20, m21, m22, across, down, stride,
+                start, x0, y, m00, m01, m02, m10, m11, m12, m20, m21, m22, across, down, bias_x, bias_y, stride,
                 PROJECTIVE,
             )
             r1, g1, b1 = look(
-                start, x1, y, m00, m01, m02, m10, m11, m12, m20, m21, m22, across, down, stride,
+                start, x1, y, m00, m01, m02, m10, m11, m12, m20, m21, m22, across, down, bias_x, bias_y, stride,
                 PROJECTIVE,
             )
         else:
             tile0 = tile_of(x0, y, splits, GRID)
             tile1 = tile_of(x1, y, splits, GRID)
-            r0, g0, b0 = look_in(words, offsets, sizes, sources, maps, tile0, x0, y, PROJECTIVE)
-            r1, g1, b1 = look_in(words, offsets, sizes, sources, maps, tile1, x1, y, PROJECTIVE)
+            r0, g0, b0 = look_in(words, offsets, sizes, origins, strides, sources, maps, tile0, x0, y, PROJECTIVE)
+            r1, g1, b1 = look_in(words, offsets, sizes, origins, strides, sources, maps, tile1, x1, y, PROJECTIVE)
 CHAIN
         r0 = finished(r0, scale_r, offset_r, WHOLE, SHIFTED)
         g0 = finished(g0, scale_g, offset_g, WHOLE, SHIFTED)
@@ -224,7 +209,7 @@ CHAIN
         b1 = finished(b1, scale_b, offset_b, WHOLE, SHIFTED)
         store(
             out, row, pair, height, width, r0, g0, b0, r1, g1, b1,
-            DTYPE, LAST, PACKED, EVEN, INTERPRETED,
+            DTYPE, LAST, PACKED, INTERPRETED,
         )
 """
 
@@ -232,42 +217,48 @@ CHAIN
 @triton.jit
 def store(
     out, row, pair, height, width, r0, g0, b0, r1, g1, b1,
-    DTYPE: tl.constexpr, LAST: tl.constexpr, PACKED: tl.constexpr, EVEN: tl.constexpr,
-    INTERPRETED: tl.constexpr,
+    DTYPE: tl.constexpr, LAST: tl.constexpr, PACKED: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     """Two pixels a lane, at (row, 2 pair) and (row, 2 pair + 1), in the batch's layout.
 
-    ``PACKED`` is 16-bit channels-last of even width; ``EVEN``: blocks fill the image exactly.
+    ``PACKED`` is 16-bit channels-last of even width: three words for two pixels.
     """
-    if EVEN:
-        first = None
-        second = None
-    else:
-        first = (row < height) & (2 * pair < width)
-        second = (row < height) & (2 * pair + 1 < width)
+    first = (row < height) & (2 * pair < width)
+    second = (row < height) & (2 * pair + 1 < width)
+    j = tl.arange(0, 4)[None, None, :]
     if PACKED:
-        word = out.to(tl.pointer_type(tl.int32)) + (row * (width // 2) + pair) * 3
-        tl.store(word, pack_halves(r0, g0, DTYPE, INTERPRETED), mask=first)
-        tl.store(word + 1, pack_halves(b0, r1, DTYPE, INTERPRETED), mask=first)
-        tl.store(word + 2, pack_halves(g1, b1, DTYPE, INTERPRETED), mask=first)
+        words = three(
+            pack_halves(r0, g0, DTYPE, INTERPRETED),
+            pack_halves(b0, r1, DTYPE, INTERPRETED),
+            pack_halves(g1, b1, DTYPE, INTERPRETED),
+        )
+        at = (row * (width // 2) + pair) * 3
+        there = out.to(tl.pointer_type(tl.int32)) + at[:, :, None] + j
+        tl.store(there, words, mask=first[:, :, None] & (j < 3))
     else:
-        plane = height * width
-        step, channel = (3, 1) if LAST else (1, plane)
-        at = out + (row * width + 2 * pair) * step
-        tl.store(at, cast(r0, DTYPE, INTERPRETED), mask=first)
-        tl.store(at + channel, cast(g0, DTYPE, INTERPRETED), mask=first)
-        tl.store(at + 2 * channel, cast(b0, DTYPE, INTERPRETED), mask=first)
-        tl.store(at + step, cast(r1, DTYPE, INTERPRETED), mask=second)
-        tl.store(at + step + channel, cast(g1, DTYPE, INTERPRETED), mask=second)
-        tl.store(at + step + 2 * channel, cast(b1, DTYPE, INTERPRETED), mask=second)
-
-
-DTYPES = {
-    torch.uint8: tl.uint8,
-    torch.float16: tl.float16,
-    torch.bfloat16: tl.bfloat16,
-    torch.float32: tl.float32,
-}
+        r0, g0, b0 = (
+            cast(r0, DTYPE, INTERPRETED),
+            cast(g0, DTYPE, INTERPRETED),
+            cast(b0, DTYPE, INTERPRETED),
+        )
+        r1, g1, b1 = (
+            cast(r1, DTYPE, INTERPRETED),
+            cast(g1, DTYPE, INTERPRETED),
+            cast(b1, DTYPE, INTERPRETED),
+        )
+        at = row * width + 2 * pair
+        if LAST:
+            there = out + at[:, :, None] * 3 + j
+            tl.store(there, three(r0, g0, b0), mask=first[:, :, None] & (j < 3))
+            tl.store(there + 3, three(r1, g1, b1), mask=second[:, :, None] & (j < 3))
+        else:
+            plane = height * width
+            side = tl.arange(0, 2)[None, None, :]
+            there = out + at[:, :, None] + side
+            mask = first[:, :, None] & (2 * pair[:, :, None] + side < width)
+            tl.store(there, tl.join(r0, r1), mask=mask)
+            tl.store(there + plane, tl.join(g0, g1), mask=mask)
+            tl.store(there + 2 * plane, tl.join(b0, b1), mask=mask)
 
 
 @cache
@@ -281,14 +272,9 @@ def build(chain: tuple[Callable[..., Any], ...], counts: tuple[int, ...]) -> Any
     colors = {f"color{i}": reread(fn) for i, fn in enumerate(chain)}
     total = sum(counts)
     loads = [f"    p{i} = tl.load(colors + {i})" for i in range(total)]
-    calls, at = [], 0
-    for i, count in enumerate(counts):
-        given = "".join(f", p{at + k}" for k in range(count))
-        for side in "01":
-            planes = f"r{side}, g{side}, b{side}"
-            calls.append(f"        {planes} = color{i}({planes}{given})")
-        at += count
-    source = KERNEL.replace("PARAMETERS", "\n".join(loads)).replace("CHAIN", "\n".join(calls))
+    sides = ("r0, g0, b0", "r1, g1, b1")
+    lines = [f"        {line}" for side in sides for line in calls(chain, counts, side)]
+    source = KERNEL.replace("PARAMETERS", "\n".join(loads)).replace("CHAIN", "\n".join(lines))
     names = {
         "tl": tl, "Q": tl.constexpr(total), "tile_of": tile_of, "numbers": numbers,
         "look": look, "look_in": look_in,
@@ -332,12 +318,12 @@ def render_fused(
     device = torch.cuda.device(words.device) if words.is_cuda else nullcontext()
     with device:
         kernel[grid](
-            words, sources.offsets, sources.sizes, plan.sources, plan.maps, plan.splits,
+            words, sources.offsets, sources.sizes, sources.origins, sources.strides,
+            plan.sources, plan.maps, plan.splits,
             plan.mirror, colors.contiguous(), out, height, width, across, *how.scale, *how.offset,
             GRID=round(tiles**0.5), PROJECTIVE=plan.projective, WHOLE=how.dtype == torch.uint8,
             SHIFTED=any(how.offset),
             DTYPE=DTYPES[how.dtype], LAST=how.channels_last, PACKED=packed,
-            EVEN=width % (2 * pairs) == 0 and height % (step * steps) == 0,
             INTERPRETED=INTERPRETED,
             PAIRS=pairs, STEP=step, STEPS=steps, num_warps=warps, enable_fp_fusion=False,
         )  # fmt: skip

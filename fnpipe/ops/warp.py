@@ -58,15 +58,23 @@ def linear(x: Tensor, y: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     return a * x + (b * y + c)
 
 
-def tap(step: Tensor, limit: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def bias(origin: Tensor) -> Tensor:
+    """What :func:`tap` adds to a position to count taps from a window's first column or row.
+
+    A pixel's centre is at half a pixel, hence the 64.
+    """
+    return 64 - origin * STEPS
+
+
+def tap(step: Tensor, bias: Tensor, limit: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Split a position (1/128 pixel) into the first tap's index, the weight, and whether it misses.
 
-    The index counts in the bordered source; the next tap is one further, its weight 0 to 127. A
-    pixel's centre is at half a pixel, hence the 64. ``limit`` is the last position inside,
+    The index counts in the stored window; the next tap is one further, its weight 0 to 127.
+    ``limit`` is the last position inside,
     ``128 * extent - 1``. The third number is negative where the position is outside: integers
     whose signs are or-ed cost a GPU 5 instructions an image point, four comparisons cost it 13.
     """
-    shifted = step + 64
+    shifted = step + bias
     return shifted >> 7, shifted & 127, step | (limit - step)
 
 

@@ -1,9 +1,10 @@
 """Colour: pointwise functions of three planes with drawn parameters; one's own in a few lines."""
 
+import sys
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from inspect import signature
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float32, Float64
@@ -85,8 +86,10 @@ class pointwise:
     def __call__(self, r: Plane, g: Plane, b: Plane, *parameters: Plane) -> Planes:
         return self.fn(r, g, b, *parameters)
 
-    def __reduce__(self) -> str:
-        return self.fn.__qualname__
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        # As a decorator it has taken its function's name, and pickle finds it there.
+        there = getattr(sys.modules.get(self.fn.__module__), self.fn.__qualname__, None)
+        return self.fn.__qualname__ if there is self else (pointwise, (self.fn,))
 
     def __repr__(self) -> str:
         return self.fn.__qualname__
@@ -176,41 +179,113 @@ class hsv:
         return pixel.shift_hsv
 
 
-def brightness(amount: float, *, p: float = 1.0) -> color:
-    """Codes times a gain of 1 +- ``amount``."""
-    check_number("brightness", "amount", amount, 0.0, 1.0)
-    gain = uniform(1.0 - amount, 1.0 + amount)
-    return pointwise(pixel.scale_brightness).drawn(name="brightness", factor=_maybe(p, gain, 1.0))
+@stage
+class brightness:
+    """Codes times a gain of 1 +- ``amount``, with probability ``p``."""
+
+    amount: float
+    _: KW_ONLY
+    p: float = 1.0
+    name: str = "brightness"
+
+    def __post_init__(self) -> None:
+        check_number("brightness", "amount", self.amount, 0.0, 1.0)
+        check_probability("brightness", "p", self.p)
+
+    def draw(self, key: Key) -> Row:
+        return _draw(key, "factor", self.p, 1.0 - self.amount, 1.0 + self.amount, 1.0)
+
+    @property
+    def color(self) -> Callable[..., Planes]:
+        return pixel.scale_brightness
 
 
-def contrast(amount: float, *, p: float = 1.0) -> color:
-    """Codes away from or towards middle grey by a gain of 1 +- ``amount``."""
-    check_number("contrast", "amount", amount, 0.0, 1.0)
-    gain = uniform(1.0 - amount, 1.0 + amount)
-    return pointwise(pixel.scale_contrast).drawn(name="contrast", factor=_maybe(p, gain, 1.0))
+@stage
+class contrast:
+    """Codes away from or towards middle grey by 1 +- ``amount``, with probability ``p``."""
+
+    amount: float
+    _: KW_ONLY
+    p: float = 1.0
+    name: str = "contrast"
+
+    def __post_init__(self) -> None:
+        check_number("contrast", "amount", self.amount, 0.0, 1.0)
+        check_probability("contrast", "p", self.p)
+
+    def draw(self, key: Key) -> Row:
+        return _draw(key, "factor", self.p, 1.0 - self.amount, 1.0 + self.amount, 1.0)
+
+    @property
+    def color(self) -> Callable[..., Planes]:
+        return pixel.scale_contrast
 
 
-def grayscale(*, p: float = 1.0) -> color:
+@stage
+class grayscale:
     """Luma in all three channels, with probability ``p``."""
-    on = uniform(1.0, 1.0)
-    return pointwise(pixel.blend_grayscale).drawn(name="grayscale", strength=_maybe(p, on, 0.0))
+
+    _: KW_ONLY
+    p: float = 1.0
+    name: str = "grayscale"
+
+    def __post_init__(self) -> None:
+        check_probability("grayscale", "p", self.p)
+
+    def draw(self, key: Key) -> Row:
+        return _draw(key, "strength", self.p, 1.0, 1.0, 0.0)
+
+    @property
+    def color(self) -> Callable[..., Planes]:
+        return pixel.blend_grayscale
 
 
-def solarize(threshold: float, *, p: float = 1.0) -> color:
+@stage
+class solarize:
     """Codes at or above ``threshold`` inverted, with probability ``p``."""
-    check_number("solarize", "threshold", threshold, 0.0, 256.0)
-    at = uniform(threshold, threshold)
-    return pointwise(pixel.solarize).drawn(name="solarize", threshold=_maybe(p, at, 256.0))
+
+    threshold: float
+    _: KW_ONLY
+    p: float = 1.0
+    name: str = "solarize"
+
+    def __post_init__(self) -> None:
+        check_number("solarize", "threshold", self.threshold, 0.0, 256.0)
+        check_probability("solarize", "p", self.p)
+
+    def draw(self, key: Key) -> Row:
+        return _draw(key, "threshold", self.p, self.threshold, self.threshold, 256.0)
+
+    @property
+    def color(self) -> Callable[..., Planes]:
+        return pixel.solarize
 
 
-def posterize(bits: int, *, p: float = 1.0) -> color:
+@stage
+class posterize:
     """Codes with their highest ``bits`` bits only, with probability ``p``."""
-    check_number("posterize", "bits", bits, 1, 8)
-    step = float(2 ** (8 - int(bits)))
-    kept = uniform(step, step)
-    return pointwise(pixel.posterize).drawn(name="posterize", step=_maybe(p, kept, 1.0))
+
+    bits: int
+    _: KW_ONLY
+    p: float = 1.0
+    name: str = "posterize"
+
+    def __post_init__(self) -> None:
+        if self.bits not in range(1, 9):
+            raise ArgumentError(f"posterize: bits wanted one of 1 to 8, came {self.bits!r}")
+        check_probability("posterize", "p", self.p)
+
+    def draw(self, key: Key) -> Row:
+        step = float(2 ** (8 - self.bits))
+        return _draw(key, "step", self.p, step, step, 1.0)
+
+    @property
+    def color(self) -> Callable[..., Planes]:
+        return pixel.posterize
 
 
-def _maybe(p: float, then: Distribution, otherwise: float) -> Distribution:
-    check_probability("p", "p", p)
-    return then if p == 1.0 else sometimes(p, then, otherwise)
+def _draw(key: Key, name: str, p: float, low: float, high: float, otherwise: float) -> Row:
+    """One number in [low, high) with probability ``p``, else ``otherwise``: [b, 1]."""
+    then = uniform(low, high)
+    drawn = (then if p == 1.0 else sometimes(p, then, otherwise)).draw(fold_in(key, name))
+    return drawn[:, None].to(torch.float32)

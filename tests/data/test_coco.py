@@ -266,8 +266,14 @@ def test_what_cannot_be_understood_is_named(load_coco, task: str, annotation: di
         (
             '{"images": [{"id": 1, "file_name": "a.png"}, {"id": 1, "file_name": "a.png"}],'
             '"annotations": [], "categories": []}',
-            "image 1: two photos have this id",
+            "image 1: two have this id",
         ),
+        (
+            '{"images": [], "annotations": [], "categories": [{"id": 1}, {"id": 1}]}',
+            "category 1: two have this id",
+        ),
+        ('{"images": [], "annotations": [], "categories": [{"id": "1"}]}', "wanted an integer id"),
+        ('{"images": [], "annotations": [{"id": 5}], "categories": []}', "tation 5: no 'image_id'"),
         ('{"images": [{"id": 1}], "annotations": [], "categories": []}', "no 'file_name'"),
     ],
 )

@@ -184,5 +184,8 @@ def test_lengths_that_do_not_fit_are_named(load_coco, tmp_path: Path):
         write_yolo(*arguments, file_names=["a"], names=["thing"], categories=[1, 2])
     with pytest.raises(ArgumentError, match="image_ids: wanted 1, got 0"):
         write_coco(*arguments, file_names=["a"], names=["thing"], image_ids=[])
+    for task in ("pose", "obb"):
+        with pytest.raises(ArgumentError, match=f"targets: wanted those of task '{task}', got"):
+            write_yolo(*arguments, file_names=["a"], names=["thing"], task=task)
     with pytest.raises(ArgumentError, match="task: wanted one of detect, segment, pose, obb"):
-        write_yolo(*arguments, file_names=["a"], names=["thing"], task="boxes")  # type: ignore
+        write_yolo(*arguments, file_names=["a"], names=["thing"], task="boxes")

@@ -1,0 +1,123 @@
+"""Where a batch is cut in two: what workers send, and what the device makes of it.
+
+=============  ====================================  ===========================================
+cut            a worker sends                        the device does
+=============  ====================================  ===========================================
+``finished``   finished images                       nothing
+``warped``     float32 planes                        colour, quantise, dtype, layout
+``source``     the windows of photos a plan sees     everything on pixels
+``plan``       the plan                              everything on pixels, from a pool it holds
+=============  ====================================  ===========================================
+
+The bytes of a batch are the same for all of them.
+"""
+
+from typing import Any, Protocol
+
+import torch
+from jaxtyping import Float32, Shaped
+from torch import Tensor
+
+from fnpipe.backends import CUTS, Chosen, best, check_backend, painter, renderer, warper
+from fnpipe.keys import Key, key
+from fnpipe.ops import windows
+from fnpipe.pipeline import Photos, Pipeline, gather
+from fnpipe.types import ArgumentError, Batch, Movable, Plan, Sources, Targets, value
+
+
+class Reader(Protocol):
+    """A pool, as far as a worker needs it: the photos of a plan, and the plan that finds them."""
+
+    def gather(self, plan: Plan) -> tuple[Sources, Plan]: ...
+
+
+@value
+class Parcel(Movable):
+    """What a worker sends of a batch: the plan, the targets, and at most one kind of pixels."""
+
+    plan: Plan
+    targets: Targets
+    images: Shaped[Tensor, "b 3 h w"] | None = None
+    planes: Float32[Tensor, "b 3 h w"] | None = None
+    sources: Sources | None = None
+
+
+def choose_backends(
+    pipeline: Pipeline, cut: str, device: torch.device, worker: str | None, late: str | None
+) -> Chosen:
+    """The backends named, or the fastest that are there. Errors: ArgumentError."""
+    if cut not in CUTS:
+        raise ArgumentError(f"cut wanted one of {', '.join(CUTS)}, came {cut!r}")
+    recipe = pipeline.recipe((1, 1))
+    here, why_here = best(torch.device("cpu"), recipe)
+    there, why_there = best(device, recipe)
+    if there == "package" and cut == "warped":
+        there, why_there = "eager", "no package of the colour pass alone"
+    worker, late = worker or here, late or there
+    check_backend(worker, part="warp" if cut == "warped" else "render")
+    check_backend(late, part="paint" if cut == "warped" else "render")
+    return Chosen(worker, late, f"workers: {why_here}; device: {why_there}")
+
+
+def draw(data: Photos, pipeline: Pipeline, at: Key) -> Parcel:
+    """The plan and the targets of a batch: all that the cut ``plan`` sends."""
+    plan = pipeline.draw(at, data)
+    return Parcel(plan, pipeline.annotate(plan, data))
+
+
+def add_pixels(
+    parcel: Parcel, pipeline: Pipeline, cut: str, backend: str, data: Photos, pool: Reader | None
+) -> Parcel:
+    """A worker's part of the pixels. ``pool`` saves decoding photos anew."""
+    plan = parcel.plan
+    if cut == "plan":
+        return parcel
+    sources, local = gather(plan, data.read) if pool is None else pool.gather(plan)
+    if cut == "source":
+        sources, local = windows.cut(sources, local)
+        return parcel.replace(sources=sources, plan=plan.replace(sources=local.sources))
+    recipe = pipeline.recipe(plan.size)
+    if cut == "warped":
+        return parcel.replace(planes=warper(recipe, backend)(sources, local))
+    return parcel.replace(images=renderer(recipe, backend)(sources, local))
+
+
+def complete(
+    parcel: Parcel, pipeline: Pipeline, *, backend: str = "eager", pool: Sources | None = None
+) -> Batch:
+    """The device's part: the batch of a parcel, wherever its tensors are.
+
+    A parcel can be finished on the host, too, to look at it; that changes nothing of what the
+    device would make of it. ``pool`` are the sources that a plan alone counts in.
+    """
+    plan, images = parcel.plan, parcel.images
+    recipe = pipeline.recipe(plan.size)
+    if parcel.planes is not None:
+        images = painter(recipe, backend)(parcel.planes, plan.colors)
+    elif images is None:
+        sources = parcel.sources if parcel.sources is not None else pool
+        if sources is None:
+            raise ArgumentError("complete: a parcel of a plan alone wants the pool it counts in")
+        images = renderer(recipe, backend)(sources, plan)
+    return Batch(images, parcel.targets, plan.ids, plan.epochs)
+
+
+def make_batch(
+    data: Any,
+    pipeline: Pipeline,
+    ids: Any,
+    *,
+    seed: int,
+    epoch: int = 0,
+    backend: str = "eager",
+    pool: Reader | None = None,
+) -> Batch:
+    """The batch of samples ``ids`` (a sequence or a tensor [b]), here and now, on the CPU.
+
+    Errors: ArgumentError for ids that are no photos of ``data``.
+    """
+    rows = torch.as_tensor(ids, dtype=torch.int64).reshape(-1)
+    if len(rows) == 0 or not (0 <= int(rows.min()) and int(rows.max()) < len(data)):
+        raise ArgumentError(f"ids wanted samples in [0, {len(data)}), came {rows.tolist()}")
+    parcel = draw(data, pipeline, key(seed=seed, epoch=epoch, sample=rows))
+    return complete(add_pixels(parcel, pipeline, "finished", backend, data, pool), pipeline)

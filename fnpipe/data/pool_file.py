@@ -1,0 +1,264 @@
+"""The file of a pool: a head, a row an entry, then the words of all entries, to be mapped.
+
+    64 bytes      magic, version, number of entries, byte where the words begin, seal
+    80 an entry   rows (:data:`ROW`)
+    from 4096 k   words, entry after entry, as :func:`fnpipe.ops.warp.pack` makes them
+
+Numbers are little-endian; nothing is pickled. The seal, SHA-256 of the rest of the head and of the
+rows, is written last: a file without the right one is still being built, or broken. Rows hold a
+checksum of their words, which :func:`broken` compares; opening does not (it would read all).
+"""
+
+import contextlib
+import hashlib
+import mmap
+import os
+import struct
+import uuid
+import warnings
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+
+import numpy as np
+import torch
+from jaxtyping import Int32
+from torch import Tensor
+
+from fnpipe.types import DataError
+
+
+try:
+    import fcntl
+except ImportError:  # no POSIX: nobody waits, and unique names alone keep builders apart
+    fcntl = None
+
+MAGIC = b"\x89FNPOOL\n"
+VERSION = 1
+"""Of the layout, and of whatever decides the pixels of a photo: decoding, shrinking, packing."""
+HEAD = struct.Struct("<8sIIQ8x32s")
+PAGE = 4096
+ROW = np.dtype(
+    [
+        ("start", "<i8"),  # the entry's first word; the two before it are fill
+        ("width", "<i4"),
+        ("height", "<i4"),
+        ("length", "<i8"),  # the photo's file when it was read: bytes, mtime and ctime in ns
+        ("modified", "<i8"),
+        ("changed", "<i8"),
+        ("content", "u1", 32),  # SHA-256 of the file
+        ("check", "<u4"),  # CRC-32 of the entry's words
+        ("state", "<u4"),
+    ]
+)
+PENDING, DONE, UNREADABLE = 0, 1, 2
+
+_one_thread = Lock()
+
+
+@dataclass(frozen=True, eq=False)
+class PoolFile:
+    """An open pool file: its rows and words, mapped for reading. Nobody can write to either.
+
+    The descriptor holds a shared lock, which forked children share, and which ends with the last
+    process that has it. ``rows`` and ``words`` live on after :meth:`close`, without a name.
+    """
+
+    path: Path
+    rows: np.ndarray
+    words: Int32[Tensor, " n"]
+    seal: bytes
+    first: int
+    descriptors: list[int]
+
+    def entry(self, index: int) -> Int32[Tensor, " n"]:
+        """The words of one entry, fill and border and all."""
+        row = self.rows[index]
+        start = int(row["start"])
+        return self.words[start - 2 : start - 2 + length(row)]
+
+    def broken(self, index: int) -> bool:
+        """Whether an entry's words are not those that were written."""
+        return zlib.crc32(self.entry(index).numpy()) != self.rows[index]["check"]
+
+    def close(self, *, last_removes: bool = False) -> None:
+        """Let go of the file; with ``last_removes``, the last one to do so removes it."""
+        release(self.descriptors, self.path, os.getpid() if last_removes else 0)
+
+
+def release(descriptors: list[int], path: Path, remover: int) -> None:
+    """Close the descriptors; in process ``remover``, remove the file where nobody else holds it."""
+    while descriptors:
+        descriptor = descriptors.pop()
+        if remover == os.getpid() and lock(descriptor, alone=True) and same(descriptor, path):
+            path.unlink()
+        os.close(descriptor)
+
+
+def length(row: np.void) -> int:
+    """How many words an entry has."""
+    return 2 + (int(row["width"]) + 2) * (int(row["height"]) + 2)
+
+
+def lay_out(sizes: np.ndarray) -> np.ndarray:
+    """Rows of entries of ``sizes`` [n, 2] (width, height), one behind the other, all pending."""
+    rows = np.zeros(len(sizes), ROW)
+    rows["width"], rows["height"] = sizes[:, 0], sizes[:, 1]
+    lengths = 2 + (sizes[:, 0].astype(np.int64) + 2) * (sizes[:, 1].astype(np.int64) + 2)
+    rows["start"] = lengths.cumsum() - lengths + 2
+    return rows
+
+
+def begin(path: Path, rows: np.ndarray) -> PoolFile:
+    """A new file beside ``path`` under a name that nobody else has, its entries to be written.
+
+    It takes up space as entries are written, so a full disk is an error of :func:`write`, never a
+    fault of memory.
+    """
+    unique = path.with_name(f".{path.name}.{os.getpid()}-{uuid.uuid4().hex[:12]}.part")
+    first = -(-(HEAD.size + rows.nbytes) // PAGE) * PAGE
+    words = int(rows["start"][-1]) - 2 + length(rows[-1]) if len(rows) else 2
+    descriptor = os.open(unique, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        lock(descriptor)
+        os.truncate(descriptor, first + 4 * words)
+        os.pwrite(descriptor, rows.tobytes(), HEAD.size)
+        os.pwrite(descriptor, HEAD.pack(MAGIC, VERSION, len(rows), first, bytes(32)), 0)
+    finally:
+        os.close(descriptor)
+    return load(unique, sealed=False)
+
+
+def write(descriptor: int, file: PoolFile, index: int, row: np.void, words: Tensor) -> None:
+    """Write an entry's words, then its row, which makes it count. Errors: OSError on a full disk."""
+    at = file.first + 4 * (int(row["start"]) - 2)
+    view = memoryview(words.numpy()).cast("B")
+    while view:
+        done = os.pwrite(descriptor, view, at)
+        view, at = view[done:], at + done
+    write_row(descriptor, index, row)
+
+
+def write_row(descriptor: int, index: int, row: np.void) -> None:
+    """Write what is known of an entry."""
+    os.pwrite(descriptor, row.tobytes(), HEAD.size + ROW.itemsize * index)
+
+
+def finish(file: PoolFile, path: Path, *, durable: bool) -> None:
+    """Seal a file and give it its name, in one step; with ``durable``, after it is on the disk."""
+    head = HEAD.pack(MAGIC, VERSION, len(file.rows), file.first, bytes(32))
+    descriptor = os.open(file.path, os.O_RDWR)
+    try:
+        os.pwrite(descriptor, head[: HEAD.size - 32] + _seal(head, file.rows), 0)
+        if durable:
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    os.replace(file.path, path)
+    if durable:
+        _sync_folder(path.parent)
+
+
+def load(path: Path, *, sealed: bool = True) -> PoolFile:
+    """Map a pool file. Errors: DataError with the reason; FileNotFoundError."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        lock(descriptor)
+        if not same(descriptor, path):
+            raise FileNotFoundError(path)
+        memory = mmap.mmap(descriptor, 0, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
+        count, first, seal = _read_head(path, memory)
+        rows = np.frombuffer(memory, ROW, count, HEAD.size)
+        if sealed and seal != _seal(memory[: HEAD.size], rows):
+            raise DataError(f"{path}: its seal is not that of its rows; it was not finished")
+        with warnings.catch_warnings():
+            # torch has no read-only tensors; the memory itself is, so a write ends the process.
+            warnings.filterwarnings("ignore", message="The given buffer is not writable")
+            words = torch.frombuffer(memory, dtype=torch.int32, offset=first)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return PoolFile(path, rows, words, seal, first, [descriptor])
+
+
+def _read_head(path: Path, memory: mmap.mmap) -> tuple[int, int, bytes]:
+    """Number of entries, the words' first byte, the seal."""
+    if len(memory) < PAGE or memory[: len(MAGIC)] != MAGIC:
+        raise DataError(f"{path}: not a pool file")
+    _, version, count, first, seal = HEAD.unpack_from(memory)
+    if version != VERSION:
+        raise DataError(f"{path}: version {version}, this is fnpipe of version {VERSION}")
+    if not HEAD.size + ROW.itemsize * count <= first <= len(memory) - 8:
+        raise DataError(f"{path}: cut short")
+    rows = np.frombuffer(memory, ROW, count, HEAD.size)
+    if count and first + 4 * (int(rows["start"][-1]) - 2 + length(rows[-1])) != len(memory):
+        raise DataError(f"{path}: {len(memory)} bytes, its rows say otherwise")
+    return count, first, seal
+
+
+def _seal(head: bytes, rows: np.ndarray) -> bytes:
+    return hashlib.sha256(head[: HEAD.size - 32] + rows.tobytes()).digest()
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename last through a loss of power."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def lock(descriptor: int, *, alone: bool = False, wait: bool = False) -> bool:
+    """Share the file's lock, or have it ``alone``, if need be after a wait. False: not to be had."""
+    if fcntl is None:
+        return False
+    how = fcntl.LOCK_EX if alone else fcntl.LOCK_SH
+    try:
+        fcntl.flock(descriptor, how if wait or not alone else how | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def same(descriptor: int, path: Path) -> bool:
+    """Whether ``path`` still names the file that was opened."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+@contextlib.contextmanager
+def turn(path: Path) -> Iterator[bool]:
+    """Wait for the turn to build ``path``, which ends with whoever has it, however that ends.
+
+    A POSIX record lock: forked children do not inherit it, and it works on network file systems.
+    Yields False where there are no locks: then several may build at once, under unique names.
+    """
+    name = path.with_name(f".{path.name}.lock")
+    with _one_thread:
+        while True:
+            descriptor = os.open(name, os.O_RDWR | os.O_CREAT, 0o600)
+            locked = _wait(descriptor)
+            if not locked or same(descriptor, name):
+                break
+            os.close(descriptor)
+        try:
+            yield locked
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                name.unlink()
+            os.close(descriptor)
+
+
+def _wait(descriptor: int) -> bool:
+    if fcntl is None:
+        return False
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX)
+    except OSError:
+        return False
+    return True
