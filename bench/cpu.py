@@ -22,8 +22,9 @@ PATHS = ("eager", "compiled", "package")
 def ours(path: str, photos: peers.Photos) -> Contestant:
     """One of our paths on the same photos: draw, annotate and render ``BATCH`` images a call."""
     import fnpipe as fp
+    from fnpipe.pipeline import pack_sources
 
-    data = fp.read_coco(photos.annotations, photos.folder)
+    data = fp.read_coco(photos.annotations, photos.folder, task="segment")
     train = fp.pipe(
         fp.mosaic(SIZE),
         fp.affine(translate=peers.TRANSLATE, scale=peers.SCALE),
@@ -31,13 +32,13 @@ def ours(path: str, photos: peers.Photos) -> Contestant:
         fp.flip(horizontal=peers.FLIP),
         fp.finish(torch.uint8),
     )
-    pool = fp.pool(data, "ram")
+    pool = pack_sources(data.read(i) for i in range(len(data)))
     steps = count()
 
     def run() -> object:
-        first = next(steps) * BATCH
-        plan = train.draw(fp.key(seed=0, epoch=0, sample=range(first, first + BATCH)), data)
-        return train.render(plan, pool, impl=path), train.annotate(plan, data)
+        ids = (torch.arange(BATCH) + next(steps) * BATCH) % len(data)
+        plan = train.draw(fp.key(seed=0, epoch=0, sample=ids), data)
+        return train.render(plan, pool, backend=path), train.annotate(plan, data)
 
     return Contestant(f"fnpipe/{path}", run, BATCH)
 

@@ -27,6 +27,7 @@ def ours(
 ) -> Contestant:
     """One of our paths: render batches, drawn ahead as loader workers do, from a device pool."""
     import fnpipe as fp
+    from fnpipe.pipeline import pack_sources
 
     data = fp.read_coco(photos.annotations, photos.folder)
     train = fp.pipe(
@@ -36,12 +37,12 @@ def ours(
         fp.flip(horizontal=peers.FLIP),
         fp.finish(torch.bfloat16, channels_last=True),
     )
-    pool = fp.pool(data, device)
-    keys = (fp.key(seed=0, epoch=0, sample=range(i * batch, (i + 1) * batch)) for i in range(PLANS))
-    plans = cycle([train.draw(key, data).to(device) for key in keys])
+    pool = pack_sources(data.read(i) for i in range(len(data))).to(device)
+    ids = [(torch.arange(batch) + i * batch) % len(data) for i in range(PLANS)]
+    plans = cycle([train.draw(fp.key(seed=0, epoch=0, sample=i), data).to(device) for i in ids])
 
     def run() -> Tensor:
-        return train.render(next(plans), pool, impl=path)
+        return train.render(next(plans), pool, backend=path)
 
     return Contestant(f"fnpipe/{path}", run, batch, note="drawn ahead, targets apart")
 

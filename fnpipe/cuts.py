@@ -12,7 +12,7 @@ cut            a worker sends                        the device does
 The bytes of a batch are the same for all of them.
 """
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float32, Shaped
@@ -25,6 +25,7 @@ from fnpipe.pipeline import Photos, Pipeline, gather
 from fnpipe.types import ArgumentError, Batch, Movable, Plan, Sources, Targets, value
 
 
+@runtime_checkable
 class Reader(Protocol):
     """A pool, as far as a worker needs it: the photos of a plan, and the plan that finds them."""
 

@@ -36,7 +36,7 @@ def explain(
     return "\n".join(line.rstrip() for line in lines)
 
 
-def bytes_of(pipeline: Any, size: tuple[int, int]) -> dict[str, float]:
+def bytes_of(pipeline: Any, size: tuple[int, int]) -> dict[str, int]:
     """Bytes an image that cross from a worker to the device, by cut (targets not counted).
 
     For ``source`` at one source pixel a pixel; it grows with the square of the zoom.
@@ -80,7 +80,7 @@ def _role(stage: Any) -> str:
     return "geometry: into one homography"
 
 
-def _amount(count: float) -> str:
+def _amount(count: int) -> str:
     return f"{count / 1e6:8.2f} MB" if count >= 1e5 else f"{count:8.0f} B"
 
 

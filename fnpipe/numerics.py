@@ -15,6 +15,7 @@ import os
 import shutil
 import stat
 import tempfile
+import traceback
 import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fnpipe.types import ArgumentError, NumericsError
 
@@ -100,45 +102,48 @@ class Finding:
 def audit(fn: Callable[..., Any], *example: Any) -> tuple[Finding, ...]:
     """Every operation of ``fn`` that can give other bits on another backend; empty is a pass.
 
-    ``fn`` is traced on ``example`` (tensors of the right dtype; one element is enough), so branches
+    ``fn`` is run on ``example`` (tensors of the right dtype; one element is enough), so branches
     on Python values are seen as the example takes them. Float sums are found, integer sums allowed.
     """
-    from torch.fx.experimental.proxy_tensor import make_fx
+    with _Recorder() as seen:
+        fn(*example)
+    return tuple(seen.found)
 
-    graph = make_fx(fn, record_stack_traces=True)(*example).graph
-    found = []
-    for node in graph.nodes:
-        if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
-            continue
-        name = node.target._schema.name.split("::")[1]
-        reason = _reason(name, node)
+
+class _Recorder(TorchDispatchMode):
+    """Watches every ATen operation that runs, and keeps those outside the vocabulary."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[Finding] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        name = func._schema.name.split("::")[1]
+        reason = _reason(name, args, out)
         if reason is not None:
-            found.append(Finding(name, reason, _line(node.meta.get("stack_trace") or "")))
-    return tuple(found)
+            self.found.append(Finding(name, reason, _line()))
+        return out
 
 
-def _reason(name: str, node: torch.fx.Node) -> str | None:
+def _reason(name: str, args: tuple[Any, ...], out: Any) -> str | None:
     """Why an operation is outside the vocabulary, or None."""
-    result = node.meta.get("val")
-    whole = isinstance(result, Tensor) and not result.is_floating_point()
+    whole = isinstance(out, Tensor) and not out.is_floating_point()
     if name == "div":
-        return None if isinstance(node.args[1], torch.fx.Node) else SCALAR_DIVISOR
-    if name in ("sum", "cumsum") and whole:
-        return None
-    if name in VOCABULARY:
+        return None if isinstance(args[1], Tensor) else SCALAR_DIVISOR
+    if name in VOCABULARY or (whole and name in ("sum", "cumsum")):
         return None
     return REASONS.get(name, "it is not in the vocabulary")
 
 
-def _line(trace: str) -> str:
-    """The innermost line of a stack trace that is the user's own: file:line, code."""
-    lines = [x.strip() for x in trace.splitlines() if x.strip()]
-    places = [i for i, x in enumerate(lines) if x.startswith("File ") and "/torch/" not in x]
-    if not places:
-        return "source line unknown"
-    file, line, *_ = lines[places[-1]].removeprefix("File ").split(", ")
-    code = lines[places[-1] + 1] if places[-1] + 1 < len(lines) else ""
-    return f"{file.strip(chr(34))}:{line.removeprefix('line ')}: {code}"
+def _line() -> str:
+    """The innermost line on the stack that is neither torch's nor ours: file:line: code."""
+    for frame in reversed(traceback.extract_stack()):
+        if frame.filename != __file__ and f"{os.sep}torch{os.sep}" not in frame.filename:
+            return f"{frame.filename}:{frame.lineno}: {frame.line}"
+    return "source line unknown"
 
 
 def options(**more: Any) -> dict[str, Any]:

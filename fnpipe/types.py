@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 
 Image = UInt8[Tensor, "3 h w"]
 """One photo: codes 0 to 255, RGB, upright."""
-Plane = Float32[Tensor, "*batch"]
+Plane = Float32[Tensor, "*#batch"]
 """One colour channel: codes in [0, 255], not yet quantised."""
 Words = Int32[Tensor, " n"]
 """Packed pixels, one 32-bit word each: red in bits 0-7, green 8-15, blue 16-23, the top byte 0."""

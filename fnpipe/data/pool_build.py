@@ -4,8 +4,9 @@ import contextlib
 import hashlib
 import multiprocessing
 import os
+import signal
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from multiprocessing.connection import wait
@@ -37,21 +38,22 @@ from fnpipe.types import DataError
 
 
 WORTH_A_PROCESS = 16
-"""Photos that take as long to decode as a forked process takes to start, with room to spare."""
+"""Photos that take longer to decode than a process takes to start by fork, about 20 ms."""
 PLACE = ["start", "width", "height"]
+SHAPE = ["width", "height", "length"]
 STATUS = ["length", "modified", "changed"]
 
 
 class Changed(DataError):
-    """A photo is not what the data set was read from."""
+    """A photo is not the one that the data set was read from."""
 
 
 @dataclass(frozen=True, eq=False)
 class Entries:
     """The distinct files of a data set, in order of first appearance.
 
-    Entry ``e`` is photo ``photos[e]``, and photo ``i`` is entry ``entry[i]``. ``rows`` say where
-    each lies in the pool's file and what its own file is like now.
+    Entry ``e`` is photo ``photos[e]``; photo ``i`` is entry ``entry[i]``. ``rows`` say where each
+    goes in the pool's file, and what its own file is like now.
     """
 
     photos: list[int]
@@ -60,16 +62,210 @@ class Entries:
 
 
 def entries(data: Dataset) -> Entries:
-    """List a data set's distinct files and look at each. A missing one has length -1."""
+    """The distinct files of ``data``, each looked at; a missing one has a length of -1."""
     letters, root = data.path_bytes.numpy().tobytes(), os.fsencode(data.root)
     paths = [letters[start:stop] for start, stop in pairwise(data.path_offsets.tolist())]
     first: dict[bytes, int] = {}
-    photos = [
-        i for i, path in enumerate(paths) if first.setdefault(path, len(first)) == len(first) - 1
-    ]
-    order = {path: e for e, path in enumerate(first)}
+    for photo, path in enumerate(paths):
+        first.setdefault(path, photo)
+    photos = [*first.values()]
+    place = {path: e for e, path in enumerate(first)}
     rows = lay_out(data.sizes.numpy()[photos])
     found = np.array([status(os.path.join(root, path)) for path in first], np.int64).reshape(-1, 3)
     for column, name in enumerate(STATUS):
         rows[name] = found[:, column]
-    return Entries(photos, torch.tensor([order[path] for path in paths]), rows)
+    return Entries(photos, torch.tensor([place[path] for path in paths], dtype=torch.int64), rows)
+
+
+def status(path: Path | bytes) -> tuple[int, int, int]:
+    """Bytes, mtime and ctime (ns) of a file, -1 where there is none.
+
+    A program can set the mtime back, but not the ctime.
+    """
+    try:
+        found = os.stat(path)
+    except OSError:
+        return -1, -1, -1
+    return found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def differences(file: PoolFile, rows: np.ndarray) -> str:
+    """What makes a pool's file another than ``rows`` want, in words; empty if nothing does."""
+    if len(file.rows) != len(rows) or not np.array_equal(file.rows[PLACE], rows[PLACE]):
+        return "photos of other sizes"
+    count = int((file.rows[STATUS] != rows[STATUS]).sum())
+    return f"{count} photos changed" if count else ""
+
+
+def build(
+    path: Path, data: Dataset, wanted: Entries, *, workers: int, again: bool, keep: bool, bar: tqdm
+) -> PoolFile:
+    """Make the pool's file ``path``, or take the one that another made while this one waited.
+
+    ``again`` decodes every photo, whatever there is. ``keep`` is for a file that outlives its
+    processes: it reaches the disk before it gets its name, and what an interrupted build has of it
+    stays. Errors: Changed, where a photo is not what the data set says; OSError on a full disk.
+    """
+    with turn(path) as mine:
+        old = None if again else _load(path)
+        if old and not differences(old, wanted.rows):
+            return old
+        part = _adopt(path, wanted.rows) if mine and not again else None
+        part = part or begin(path, wanted.rows)
+        try:
+            with _writing(part) as descriptor:
+                if old:
+                    _copy(part, descriptor, old, wanted, data)
+                _decode(part, data, wanted, workers, bar)
+                _complete(part, descriptor, data, wanted, bar)
+            finish(part, path, durable=keep)
+            return load(path)
+        finally:
+            part.close(last_removes=not keep)
+
+
+def _load(path: Path, *, sealed: bool = True) -> PoolFile | None:
+    with contextlib.suppress(DataError, OSError):
+        return load(path, sealed=sealed)
+    return None
+
+
+@contextlib.contextmanager
+def _writing(file: PoolFile) -> Iterator[int]:
+    """A descriptor to write with, whose lock says that somebody does."""
+    descriptor = os.open(file.path, os.O_RDWR)
+    try:
+        lock(descriptor)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _adopt(path: Path, rows: np.ndarray) -> PoolFile | None:
+    """What an interrupted build left behind, if it is of the same photos; all else of it goes.
+
+    Whoever has the turn is the only builder, so only the processes of a dead one may still write:
+    they end with their photo, and the lock is free when the last has. Entries of photos that
+    changed since, and those whose words did not all reach the disk, are to be done again.
+    """
+    found = None
+    for item in os.scandir(path.parent):
+        if not (item.name.startswith(f".{path.name}.") and item.name.endswith(".part")):
+            continue
+        part = _load(Path(item.path), sealed=False)
+        if part and not found and np.array_equal(part.rows[PLACE], rows[PLACE]):
+            if lock(part.descriptors[0], alone=True, wait=True):
+                found = part
+                continue
+        os.unlink(item.path)
+    if found:
+        with _writing(found) as descriptor:
+            for index in np.flatnonzero(found.rows["state"]).tolist():
+                row = found.rows[index]
+                if row[STATUS] != rows[index][STATUS] or (
+                    row["state"] == DONE and found.broken(index)
+                ):
+                    write_row(descriptor, index, rows[index])
+    return found
+
+
+def _copy(part: PoolFile, descriptor: int, old: PoolFile, wanted: Entries, data: Dataset) -> None:
+    """Take over the entries of photos that did not change."""
+    if len(old.rows) != len(part.rows):
+        return
+    both = (part.rows["state"] == PENDING) & (old.rows["state"] == DONE)
+    for index in np.flatnonzero(both).tolist():
+        row, was = wanted.rows[index].copy(), old.rows[index]
+        if _unchanged(row, was, data.path(wanted.photos[index])) and not old.broken(index):
+            for name in ("content", "check", "state"):
+                row[name] = was[name]
+            write(descriptor, part, index, row, old.entry(index))
+
+
+def _unchanged(row: np.void, was: np.void, path: Path) -> bool:
+    """Whether a photo's file is the one of an older entry: by its status, else by its contents."""
+    if row[SHAPE] != was[SHAPE]:
+        return False
+    return row[STATUS] == was[STATUS] or content(path) == was["content"].tobytes()
+
+
+def content(path: Path) -> bytes:
+    """SHA-256 of a file, nothing where it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").digest()
+    except OSError:
+        return b""
+
+
+def _decode(part: PoolFile, data: Dataset, wanted: Entries, workers: int, bar: tqdm) -> None:
+    """Let processes fill in the pending entries, each its share; what one leaves stays pending."""
+    pending = np.flatnonzero(part.rows["state"] == PENDING)
+    # Large photos first, so that shares end at about the same time.
+    pending = pending[np.argsort(-wanted.rows["length"][pending], kind="stable")]
+    bar.total, bar.n = len(part.rows), len(part.rows) - len(pending)
+    workers = min(workers, len(pending) // WORTH_A_PROCESS)
+    if multiprocessing.current_process().daemon:
+        workers = 0  # such a process may not start others
+    shares = [pending[i::workers].tolist() for i in range(workers)] if workers > 1 else []
+    running = [
+        multiprocessing.Process(
+            target=_work, args=(part.path, data, wanted, share, os.getpid()), daemon=True
+        )
+        for share in shares
+    ]
+    try:
+        for process in running:
+            process.start()
+        while alive := [process.sentinel for process in running if process.is_alive()]:
+            wait(alive, timeout=0.2)
+            bar.update(int((part.rows["state"] != PENDING).sum()) - bar.n)
+    finally:
+        for process in running:
+            process.terminate()
+            process.join()
+
+
+def _work(path: Path, data: Dataset, wanted: Entries, share: Sequence[int], parent: int) -> None:
+    """Fill in a share of the entries while the parent lives; leave what fails to it."""
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets it too, and ends this process
+    part = load(path, sealed=False)
+    with _writing(part) as descriptor:
+        for index in share:
+            if os.getppid() != parent:
+                return
+            with contextlib.suppress(DataError, OSError):
+                _fill(part, descriptor, index, data, wanted)
+
+
+def _complete(part: PoolFile, descriptor: int, data: Dataset, wanted: Entries, bar: tqdm) -> None:
+    """Fill in what is still pending, here; mark what cannot be read."""
+    for index in np.flatnonzero(part.rows["state"] == PENDING).tolist():
+        try:
+            _fill(part, descriptor, index, data, wanted)
+        except Changed:
+            raise
+        except DataError:
+            row = wanted.rows[index].copy()
+            row["state"] = UNREADABLE
+            write_row(descriptor, index, row)
+        bar.update(1)
+
+
+def _fill(part: PoolFile, descriptor: int, index: int, data: Dataset, wanted: Entries) -> None:
+    """Read a photo into its entry. Errors: DataError; Changed, where it is not as listed."""
+    photo = wanted.photos[index]
+    path, row = data.path(photo), wanted.rows[index].copy()
+    row["content"] = np.frombuffer(content(path) or bytes(32), np.uint8)
+    image = data.read(photo)
+    if image.shape[1:] != (row["height"], row["width"]):
+        raise Changed(
+            f"{path}: {image.shape[2]} x {image.shape[1]} pixels, the data set says "
+            f"{row['width']} x {row['height']}; read the data set anew"
+        )
+    if status(path) != tuple(row[STATUS].tolist()):
+        raise Changed(f"{path}: it changed while the pool was built; build it again")
+    words = pack(image)
+    row["check"], row["state"] = zlib.crc32(words.numpy().data), DONE
+    write(descriptor, part, index, row, words)

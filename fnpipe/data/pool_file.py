@@ -81,7 +81,7 @@ class PoolFile:
 
     def broken(self, index: int) -> bool:
         """Whether an entry's words are not those that were written."""
-        return zlib.crc32(self.entry(index).numpy()) != self.rows[index]["check"]
+        return zlib.crc32(self.entry(index).cpu().numpy().data) != self.rows[index]["check"]
 
     def close(self, *, last_removes: bool = False) -> None:
         """Let go of the file; with ``last_removes``, the last one to do so removes it."""
@@ -102,6 +102,11 @@ def length(row: np.void) -> int:
     return 2 + (int(row["width"]) + 2) * (int(row["height"]) + 2)
 
 
+def pool_bytes(rows: np.ndarray) -> int:
+    """How many bytes the words of all entries take."""
+    return 4 * (int(rows["start"][-1]) - 2 + length(rows[-1])) if len(rows) else 8
+
+
 def lay_out(sizes: np.ndarray) -> np.ndarray:
     """Rows of entries of ``sizes`` [n, 2] (width, height), one behind the other, all pending."""
     rows = np.zeros(len(sizes), ROW)
@@ -119,22 +124,21 @@ def begin(path: Path, rows: np.ndarray) -> PoolFile:
     """
     unique = path.with_name(f".{path.name}.{os.getpid()}-{uuid.uuid4().hex[:12]}.part")
     first = -(-(HEAD.size + rows.nbytes) // PAGE) * PAGE
-    words = int(rows["start"][-1]) - 2 + length(rows[-1]) if len(rows) else 2
     descriptor = os.open(unique, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         lock(descriptor)
-        os.truncate(descriptor, first + 4 * words)
+        os.truncate(descriptor, first + pool_bytes(rows))
         os.pwrite(descriptor, rows.tobytes(), HEAD.size)
         os.pwrite(descriptor, HEAD.pack(MAGIC, VERSION, len(rows), first, bytes(32)), 0)
+        return load(unique, sealed=False)
     finally:
         os.close(descriptor)
-    return load(unique, sealed=False)
 
 
 def write(descriptor: int, file: PoolFile, index: int, row: np.void, words: Tensor) -> None:
-    """Write an entry's words, then its row, which makes it count. Errors: OSError on a full disk."""
+    """Write an entry's words, then its row, which makes it count. Errors: OSError: a full disk."""
     at = file.first + 4 * (int(row["start"]) - 2)
-    view = memoryview(words.numpy()).cast("B")
+    view = words.numpy().data.cast("B")
     while view:
         done = os.pwrite(descriptor, view, at)
         view, at = view[done:], at + done
@@ -193,7 +197,7 @@ def _read_head(path: Path, memory: mmap.mmap) -> tuple[int, int, bytes]:
     if not HEAD.size + ROW.itemsize * count <= first <= len(memory) - 8:
         raise DataError(f"{path}: cut short")
     rows = np.frombuffer(memory, ROW, count, HEAD.size)
-    if count and first + 4 * (int(rows["start"][-1]) - 2 + length(rows[-1])) != len(memory):
+    if first + pool_bytes(rows) != len(memory):
         raise DataError(f"{path}: {len(memory)} bytes, its rows say otherwise")
     return count, first, seal
 
@@ -212,7 +216,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def lock(descriptor: int, *, alone: bool = False, wait: bool = False) -> bool:
-    """Share the file's lock, or have it ``alone``, if need be after a wait. False: not to be had."""
+    """Share a file's lock, or have it ``alone``, if need be after a wait. False where it fails."""
     if fcntl is None:
         return False
     how = fcntl.LOCK_EX if alone else fcntl.LOCK_SH
@@ -221,6 +225,15 @@ def lock(descriptor: int, *, alone: bool = False, wait: bool = False) -> bool:
     except OSError:
         return False
     return True
+
+
+def sweep(folder: Path) -> None:
+    """Remove the pool files of a folder that no process holds: what killed ones left behind."""
+    for item in os.scandir(folder):
+        if item.name.endswith((".pool", ".part")):
+            with contextlib.suppress(FileNotFoundError):
+                descriptor = os.open(item.path, os.O_RDONLY)
+                release([descriptor], Path(item.path), os.getpid())
 
 
 def same(descriptor: int, path: Path) -> bool:

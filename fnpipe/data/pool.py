@@ -1,0 +1,280 @@
+"""Photos decoded once and kept: in memory, one copy a host; in a file; or on the device."""
+
+import os
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+from tqdm import tqdm
+
+from fnpipe.data.bill import KINDS, cores, place, size
+from fnpipe.data.build import check_choice
+from fnpipe.data.dataset import Dataset, Report
+from fnpipe.data.pool_build import Entries, build, content, differences, entries
+from fnpipe.data.pool_file import (
+    DONE,
+    UNREADABLE,
+    PoolFile,
+    load,
+    pool_bytes,
+    release,
+    sweep,
+)
+from fnpipe.data.pool_order import Order, check_room, file_name, fitting, own_folder
+from fnpipe.data.prepare import prepare
+from fnpipe.ops.warp import pack
+from fnpipe.types import ArgumentError, DataError, Plan, Sources
+
+
+@dataclass(frozen=True, eq=False)
+class Pool:
+    """Decoded photos of ``data``, which is the data set to draw from: photo i is ``sources`` i.
+
+    ``data`` is the one that the pool was made of, at the size it was prepared to, without the
+    photos that could not be read. ``held`` says which photos are here, None if all are. ``sources``
+    cannot be written to on the CPU: their memory is mapped for reading, so a write ends the
+    process. It goes to workers by any start method without a copy.
+    """
+
+    data: Dataset
+    kind: str
+    sources: Sources
+    held: Bool[Tensor, " photos"] | None
+    order: Order
+    file: PoolFile
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all pixels."""
+        return 4 * self.sources.words.numel()
+
+    def gather(self, plan: Plan) -> tuple[Sources, Plan]:
+        """The pixels of the photos that ``plan`` needs, and the plan, counting in them.
+
+        Everything as it is, without a copy, where all of them are held; else those photos alone,
+        the missing ones decoded now: the same bytes. Errors: DataError as ``data.read`` raises.
+        """
+        if self.held is None:
+            return self.sources, plan
+        wanted = plan.sources[plan.sources >= 0].unique()
+        if bool(self.held[wanted].all()):
+            return self.sources, plan
+        words = [self._entry(i) for i in wanted.tolist()]
+        ends = torch.tensor([len(w) for w in words]).cumsum(0)
+        sources = self.sources.replace(
+            words=torch.cat(words),
+            offsets=torch.cat([ends.new_zeros(1), ends])[:-1] + 2,
+            sizes=self.sources.sizes[wanted],
+            origins=self.sources.origins[wanted],
+            strides=self.sources.strides[wanted],
+        )
+        rows = torch.searchsorted(wanted, plan.sources.clamp(min=0).contiguous())
+        return sources, plan.replace(sources=torch.where(plan.sources < 0, -1, rows))
+
+    def _entry(self, photo: int) -> Tensor:
+        """The words of a photo, decoded if it is not held."""
+        if self.held is not None and not self.held[photo]:
+            return pack(self.data.read(photo))
+        start = int(self.sources.offsets[photo]) - 2
+        width, height = self.sources.sizes[photo].tolist()
+        return self.sources.words[start : start + 2 + (width + 2) * (height + 2)]
+
+    def close(self) -> None:
+        """Give the pool up: memory is free when the last tensor and process that has it is gone."""
+        self.file.close(last_removes=self.kind == "ram")
+
+    def verify(self) -> None:
+        """Compare every photo's file and every entry with what they were when it was made.
+
+        Reads all of both. Errors: DataError naming what differs.
+        """
+        data = self.order.data
+        photos = entries(data).photos
+        faults = []
+        for index in np.flatnonzero(self.file.rows["state"] == DONE).tolist():
+            path, row = data.path(photos[index]), self.file.rows[index]
+            if content(path) != row["content"].tobytes():
+                faults.append(f"{path}: its contents changed")
+            if self.file.broken(index):
+                faults.append(f"{path}: its pixels in {self.file.path} changed")
+        if faults:
+            raise DataError("\n".join([f"{len(faults)} faults in a pool:", *faults]))
+
+    def rebuild(self) -> "Pool":
+        """Another pool of the same order, every photo decoded anew; this one stays as it is."""
+        return _make(self.order, again=True)
+
+    def __reduce__(self) -> tuple[Callable[..., "Pool"], tuple[Any, ...]]:
+        if self.kind == "device":
+            raise ArgumentError("a pool on a device cannot be sent to another process")
+        rest = self.sources.replace(words=torch.zeros(0, dtype=torch.int32))
+        file = self.file.path, self.file.seal
+        return _reopen, (self.data, self.kind, rest, self.held, self.order, file)
+
+
+def _reopen(
+    data: Dataset,
+    kind: str,
+    sources: Sources,
+    held: Tensor | None,
+    order: "Order",
+    named: tuple[Path, bytes],
+) -> Pool:
+    """The pool that another process sent: its file, found by name."""
+    path, seal = named
+    try:
+        file = load(path)
+    except FileNotFoundError as error:
+        raise DataError(f"{path}: the pool was closed before this process could open it") from error
+    if file.seal != seal:
+        file.close()
+        raise DataError(f"{path}: the pool was built anew before this process could open it")
+    return _kept(Pool(data, kind, sources.replace(words=file.words), held, order, file))
+
+
+def pool(
+    data: Dataset,
+    kind: str,
+    *,
+    longest: int | None = None,
+    limit: int | None = None,
+    overflow: str = "raise",
+    unreadable: str = "raise",
+    device: torch.device | str = "cuda",
+    folder: Path | str | None = None,
+    workers: int | None = None,
+    progress: bool = True,
+) -> Pool:
+    """Decode every distinct file of ``data`` once, before anything random, and keep the pixels.
+
+    - ``kind``: "ram" is memory of the host, one copy for all processes that ask for the same photos
+      (ranks, workers), gone with the last of them. "disk" is a file in ``folder`` that is mapped,
+      and found again by the next run. "device" is one upload to ``device``.
+    - ``longest``: prepare the photos first (:func:`fnpipe.data.prepare.prepare`).
+    - ``limit``: the most bytes to take. What needs more is refused ("raise"), or, with
+      ``overflow="prefix"``, the first photos are held and the others decoded when they are needed.
+    - ``unreadable``: "raise" names all photos that cannot be read; "drop" leaves them out of
+      ``Pool.data`` and counts them in its report.
+    - ``workers``: processes to decode with, by default as many as there are cores.
+
+    Errors: ArgumentError for an unknown choice, and, with the numbers, where there is not enough
+    room; DataError for unreadable photos, and photos that are not what the data set was read from.
+    """
+    check_choice("kind", kind, KINDS)
+    check_choice("overflow", overflow, ("raise", "prefix"))
+    check_choice("unreadable", unreadable, ("raise", "drop"))
+    if overflow == "prefix" and (limit is None or kind == "device"):
+        raise ArgumentError(
+            "overflow='prefix' needs a limit, and a kind that workers can see: 'ram' or 'disk'"
+        )
+    keep = kind == "disk" or (kind == "device" and folder is not None)
+    order = Order(
+        data=data if longest is None else prepare(data, longest=longest),
+        kind=kind,
+        limit=limit,
+        overflow=overflow,
+        unreadable=unreadable,
+        device=torch.device(device),
+        folder=own_folder(place("disk" if keep else "ram", folder=folder)),
+        keep=keep,
+        workers=cores() if workers is None else workers,
+        progress=progress,
+    )
+    return _make(order, again=False)
+
+
+def _make(order: Order, *, again: bool) -> Pool:
+    wanted = fitting(order, entries(order.data))
+    path = order.folder / file_name(order, wanted)
+    file, reason = (None, "all again") if again else _ready(path, wanted)
+    if file is None:
+        if not order.keep:
+            sweep(order.folder)
+        check_room(order, wanted)
+        title = f"{size(pool_bytes(wanted.rows))} of photos ({reason})"
+        with tqdm(desc=title, unit=" photos", disable=not order.progress) as bar:
+            file = build(
+                path,
+                order.data,
+                wanted,
+                workers=order.workers,
+                again=again,
+                keep=order.keep,
+                bar=bar,
+            )
+    return _assemble(order, wanted, file)
+
+
+def _ready(path: Path, wanted: Entries) -> tuple[PoolFile | None, str]:
+    """The pool's file if it is there and of the photos as they are now; else why not."""
+    try:
+        file = load(path)
+    except FileNotFoundError:
+        return None, "new"
+    except DataError as error:
+        return None, str(error)
+    reason = differences(file, wanted.rows)
+    if reason:
+        file.close()
+    return (None if reason else file), reason
+
+
+def _assemble(order: Order, wanted: Entries, file: PoolFile) -> Pool:
+    data, entry = order.data, wanted.entry
+    held = entry < len(file.rows)
+    place = torch.where(held, entry, 0)
+    table = {name: torch.from_numpy(file.rows[name].copy()) for name in ("start", "state")}
+    lost = held & (table["state"].to(torch.int64)[place] == UNREADABLE)
+    if bool(lost.any()):
+        try:
+            data = _without(data, lost, order.unreadable)
+        except DataError:
+            file.close(last_removes=not order.keep)
+            raise
+        held, place = held[~lost], place[~lost]
+    sizes = data.sizes.to(torch.int32)
+    sources = Sources(
+        words=file.words,
+        offsets=torch.where(held, table["start"][place], -1),
+        sizes=sizes,
+        origins=torch.zeros_like(sizes),
+        strides=sizes[:, 0] + 2,
+    )
+    if order.kind == "device":
+        sources = sources.to(order.device)
+        file.close(last_removes=not order.keep)
+        file = replace(file, rows=file.rows.copy(), words=sources.words)
+    return _kept(Pool(data, order.kind, sources, None if held.all() else held, order, file))
+
+
+def _without(data: Dataset, lost: Tensor, policy: str) -> Dataset:
+    """``data`` without the photos that cannot be read. Errors: DataError naming them, if asked."""
+    reasons = []
+    for photo in lost.nonzero().flatten().tolist():
+        try:
+            data.read(photo)
+        except DataError as error:
+            reasons.append(str(error))
+        else:
+            reasons.append(f"{data.path(photo)}: could not be read when the pool was built")
+    if policy == "raise":
+        raise DataError("\n".join([f"{len(reasons)} photos cannot be read:", *reasons]))
+    report = data.report
+    counts = {**report.counts}
+    counts["photo dropped"] = counts.get("photo dropped", 0) + len(reasons)
+    lines = (*report.lines, *(f"photo dropped: {reason}" for reason in reasons))
+    left = data.subset((~lost).nonzero().flatten())
+    return replace(left, report=Report(counts=counts, lines=lines))
+
+
+def _kept(made: Pool) -> Pool:
+    """Let go of the file at the latest when this process forgets the pool, or ends."""
+    remover = os.getpid() if made.kind == "ram" else 0
+    weakref.finalize(made.file, release, made.file.descriptors, made.file.path, remover)
+    return made

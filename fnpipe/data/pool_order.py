@@ -1,0 +1,88 @@
+"""Where the file of a pool lies, what of a data set it holds, and whether there is room for it."""
+
+import os
+from bisect import bisect_right
+from dataclasses import dataclass, replace
+from hashlib import blake2s
+from pathlib import Path
+
+import torch
+
+from fnpipe.data.bill import free_bytes, size, user
+from fnpipe.data.dataset import Dataset
+from fnpipe.data.pool_build import Entries
+from fnpipe.data.pool_file import length, pool_bytes
+from fnpipe.types import ArgumentError
+
+
+@dataclass(frozen=True)
+class Order:
+    """What :func:`pool` was asked for."""
+
+    data: Dataset
+    kind: str
+    limit: int | None
+    overflow: str
+    unreadable: str
+    device: torch.device
+    folder: Path
+    keep: bool
+    workers: int
+    progress: bool
+
+
+def own_folder(folder: Path) -> Path:
+    """The folder, made if need be. Errors: ArgumentError where one for memory is another user's.
+
+    Such a folder lies where everybody may write; what is in it is believed, or removed.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if folder.name == f"fnpipe-{user()}" and folder.stat().st_uid != user():
+        raise ArgumentError(f"{folder} belongs to another user; pass a folder of your own")
+    return folder
+
+
+def fitting(order: Order, wanted: Entries) -> Entries:
+    """The entries that fit into the limit. Errors: ArgumentError where not all do and must."""
+    needed = pool_bytes(wanted.rows)
+    if order.limit is None or needed <= order.limit:
+        return wanted
+    ends = [4 * (int(row["start"]) - 2 + length(row)) for row in wanted.rows]
+    count = bisect_right(ends, order.limit)
+    if order.overflow == "raise":
+        raise ArgumentError(
+            f"a pool of {len(ends):,} photos takes {needed:,} bytes, limit is {order.limit:,}; "
+            f"shrink them by longest=, or hold the first {count:,} by overflow='prefix'"
+        )
+    return replace(wanted, photos=wanted.photos[:count], rows=wanted.rows[:count])
+
+
+def check_room(order: Order, wanted: Entries) -> None:
+    """Errors: ArgumentError, with the numbers, where a pool does not fit into what is free."""
+    needed = pool_bytes(wanted.rows)
+    places = {order.kind, "disk" if order.keep else "ram"}
+    for kind in places:
+        free = free_bytes(kind, order.folder, device=order.device)
+        if free is None:
+            raise ArgumentError(f"kind='device': no device {order.device} here")
+        if needed > free:
+            where = order.device if kind == "device" else order.folder
+            raise ArgumentError(
+                f"a pool of {len(wanted.rows):,} photos takes {needed:,} bytes ({size(needed)}), "
+                f"{where} has {free:,} free; shrink them by longest=, hold a part by limit= and "
+                "overflow='prefix', or choose another kind"
+            )
+
+
+def file_name(order: Order, wanted: Entries) -> str:
+    """A file name for the photos of an order, whatever is in them now."""
+    data = order.data
+    digest = blake2s(digest_size=10)
+    for part in (
+        os.fsencode(data.root.resolve()),
+        data.path_bytes.numpy().tobytes(),
+        data.path_offsets.numpy().tobytes(),
+        repr((getattr(data, "longest", None), len(wanted.rows))).encode(),
+    ):
+        digest.update(part)
+    return f"{data.root.name[:32]}-{digest.hexdigest()}.pool"

@@ -1,0 +1,116 @@
+"""The proving kit: compare bytes, and put a pure function through every backend that is there."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from fnpipe.numerics import audit, compiled, count_differences
+from fnpipe.stages.color import pointwise
+from fnpipe.types import Finish
+
+
+HARD = (0.0, 0.5, 1.0, 1.5, 2.5, 64.0, 113.5, 114.0, 127.0, 127.5, 128.0, 254.5, 255.0)
+"""Codes where arithmetic goes wrong: ends, ties of rounding, the fill, the middle."""
+
+
+def assert_same_bits(expected: Any, got: Any, *, what: str = "") -> None:
+    """Fail unless two trees of tensors are the same, bit for bit: structure, dtypes, shapes, words.
+
+    The message says how many words differ, in which tensor, and which came first. Zeros of either
+    sign are different words, and so are NaNs of different payload.
+    """
+    left, shape = pytree.tree_flatten(expected)
+    right, other = pytree.tree_flatten(got)
+    assert shape == other, f"{what}: structure {shape} against {other}"
+    for place, (a, b) in enumerate(zip(left, right, strict=True)):
+        if not isinstance(a, Tensor):
+            assert a == b, f"{what}: leaf {place} is {a!r} against {b!r}"
+            continue
+        assert a.dtype == b.dtype, f"{what}: leaf {place} is {a.dtype} against {b.dtype}"
+        assert a.shape == b.shape, f"{what}: leaf {place} is {a.shape} against {b.shape}"
+        count, first = count_differences(a, b)
+        assert not count, (
+            f"{what}: leaf {place}: {count} of {a.numel()} words differ, first {first}"
+        )
+
+
+def hard_planes(count: int = 4096, *, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    """Three planes: greys, ties of two channels, neighbours one ulp apart, and any codes."""
+    generator = torch.Generator().manual_seed(seed)
+    r, g, b = torch.rand(3, count, generator=generator).mul(255.0).unbind(0)
+    grid = torch.cartesian_prod(*3 * [torch.tensor(HARD)])
+    quarter = count // 4
+    r, g, b = r.clone(), g.clone(), b.clone()
+    g[:quarter] = r[:quarter]
+    b[: quarter // 2] = r[: quarter // 2]
+    g[quarter : 2 * quarter] = torch.nextafter(r, torch.tensor(256.0))[quarter : 2 * quarter]
+    planes = [torch.cat([p, q]) for p, q in zip((r, g, b), grid.unbind(1), strict=True)]
+    return planes[0], planes[1], planes[2]
+
+
+def prove(fn: Callable[..., Any] | pointwise, *parameters: float) -> list[str]:
+    """Prove a pointwise function: inside the vocabulary, and equal in bits on every backend here.
+
+    ``parameters`` are values to try, one a parameter of ``fn`` after its three planes (each 0.3
+    where none are given). Tried are eager, compiled on the CPU, and where there is a GPU eager,
+    compiled and Triton on it; Triton's interpreter where there is none. Returns what was tried.
+    Errors: AssertionError that names the culprit operation or the words that differ.
+    """
+    given = fn.fn if isinstance(fn, pointwise) else fn
+    count = given.__code__.co_argcount - 3
+    values = [torch.full((1,), v) for v in (parameters or (0.3,) * count)]
+    planes = hard_planes()
+    findings = audit(given, *(p[:8] for p in planes), *values)
+    assert not findings, "outside the vocabulary:\n" + "\n".join(map(str, findings))
+    expected = torch.stack(given(*planes, *values))
+    assert_same_bits(
+        expected, torch.stack(compiled(given)(*planes, *values)), what="compiled on the CPU"
+    )
+    tried = ["vocabulary", "eager on the CPU", "compiled on the CPU"]
+    if not torch.cuda.is_available():
+        return [*tried, *_interpret(given, values)]
+    moved = [t.cuda() for t in (*planes, *values)]
+    for who, run in (("eager", given), ("compiled", compiled(given))):
+        assert_same_bits(expected, torch.stack(run(*moved)).cpu(), what=f"{who} on the GPU")
+    from fnpipe.ops.pixel_triton import paint_fused
+
+    colors = (torch.stack(values, 1).cuda(),)
+    stacked = torch.stack(moved[:3])[None, :, None]
+    images = paint_fused(stacked, colors, (given,), Finish(torch.uint8))
+    codes = (expected.clamp(0, 255).round().to(torch.uint8))[None, :, None]
+    assert_same_bits(codes, images.cpu(), what="Triton on the GPU")
+    return [*tried, "eager on the GPU", "compiled on the GPU", "Triton on the GPU"]
+
+
+def _interpret(fn: Callable[..., Any], values: list[Tensor]) -> list[str]:
+    """The same through Triton's interpreter, which must be chosen before Triton is imported."""
+    code = (
+        "import importlib, sys, torch\n"
+        "from fnpipe.ops.pixel_triton import paint_fused\n"
+        "from fnpipe.testing import assert_same_bits, hard_planes\n"
+        "from fnpipe.types import Finish\n"
+        f"fn = importlib.import_module({fn.__module__!r})\n"
+        f"for name in {fn.__qualname__!r}.split('.'): fn = getattr(fn, name)\n"
+        "fn = getattr(fn, 'fn', fn)\n"
+        f"values = [torch.full((1,), v) for v in {[float(v) for v in values]!r}]\n"
+        "planes = hard_planes()\n"
+        "want = torch.stack(fn(*planes, *values)).clamp(0, 255).round().to(torch.uint8)\n"
+        "colors = (torch.stack(values, 1),) if values else (torch.zeros(1, 0),)\n"
+        "got = paint_fused(torch.stack(planes)[None, :, None], colors, (fn,), Finish(torch.uint8))\n"
+        "assert_same_bits(want[None, :, None], got, what='Triton, interpreted')\n"
+    )
+    if fn.__module__ == "__main__" or "<locals>" in fn.__qualname__:
+        return []
+    environment = os.environ | {
+        "TRITON_INTERPRET": "1",
+        "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+    }
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()[-2000:]
+    return ["Triton, interpreted"]
