@@ -49,7 +49,7 @@ def fitting(order: Order, wanted: Entries) -> Entries:
         return wanted
     ends = [4 * (int(row["start"]) - 2 + length(row)) for row in wanted.rows]
     count = bisect_right(ends, order.limit)
-    if order.overflow == "raise":
+    if order.overflow == "raise" or count == 0:
         raise ArgumentError(
             f"a pool of {len(ends):,} photos takes {needed:,} bytes, limit is {order.limit:,}; "
             f"shrink them by longest=, or hold the first {count:,} by overflow='prefix'"
@@ -60,8 +60,7 @@ def fitting(order: Order, wanted: Entries) -> Entries:
 def check_room(order: Order, wanted: Entries) -> None:
     """Errors: ArgumentError, with the numbers, where a pool does not fit into what is free."""
     needed = pool_bytes(wanted.rows)
-    places = {order.kind, "disk" if order.keep else "ram"}
-    for kind in places:
+    for kind in dict.fromkeys(["disk" if order.keep else "ram", order.kind]):
         free = free_bytes(kind, order.folder, device=order.device)
         if free is None:
             raise ArgumentError(f"kind='device': no device {order.device} here")

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Float64
+from jaxtyping import Float64, UInt8
 from torch import Tensor
 
 from fnpipe.data.dataset import Dataset
@@ -51,7 +51,7 @@ def fit(sizes: Sizes, longest: int) -> Sizes:
     )
 
 
-def shrink(image: Image, longest: int) -> Image:
+def shrink(image: Image, longest: int) -> UInt8[Tensor, "3 _ _"]:
     """A photo whose longer side is at most ``longest`` pixels: each one the mean of what it covers.
 
     A pixel that an edge cuts counts by the part inside. Sums are whole numbers: a code times the

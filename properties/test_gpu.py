@@ -1,0 +1,238 @@
+"""The laws again on a GPU: eager, compiled and Triton there against eager on the CPU, in bits."""
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+import scenes
+import torch
+from torch import Tensor
+
+import fnpipe as fp
+from fnpipe import cuts
+from fnpipe.backends import painter, renderer, warper
+from fnpipe.keys import key
+from fnpipe.ops import pixel, windows
+from fnpipe.ops.render import render
+from fnpipe.pipeline import pack_sources
+from fnpipe.testing import assert_same_bits, hard_planes
+from fnpipe.types import Finish, Plan, Sources, map_tensors
+
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here"),
+]
+CUDA = "cuda"
+HSV = fp.hsv(hue=0.5, saturation=0.9, value=0.9)
+FINISHES = [
+    Finish(dtype, last)
+    for dtype, last in itertools.product(
+        (torch.uint8, torch.float16, torch.bfloat16, torch.float32), (True, False)
+    )
+]
+PIPELINES = {
+    "mosaic": fp.pipe(fp.mosaic(96, p=0.7), fp.affine(translate=0.1, scale=0.5), HSV),
+    "nine": fp.pipe(fp.mosaic((80, 112), tiles=9), fp.affine(scale=0.7, degrees=180.0), HSV),
+    "tilted": fp.pipe(fp.mosaic(96), fp.affine(perspective=0.003, shear=20.0, scale=0.5), HSV),
+    "odd": fp.pipe(fp.letterbox((37, 53)), fp.affine(degrees=30.0), HSV, fp.posterize(5)),
+    "plain": fp.pipe(fp.resize((33, 65)), fp.flip(horizontal=0.5, vertical=0.5)),
+}
+
+
+def sepia(r: Tensor, g: Tensor, b: Tensor, strength: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """A user's own stage."""
+    grey = (0.299 * r + 0.587 * g) + 0.114 * b
+    return r + (grey * 1.07 - r) * strength, g + (grey / (b + 1.0) - g) * strength, b
+
+
+def draw(pipeline: fp.Pipeline, count: int = 16) -> tuple[Plan, Sources]:
+    """A plan over all of the odd photos, and their pixels."""
+    ids = torch.arange(count) % len(scenes.ALBUM)
+    plan = pipeline.draw(key(seed=5, epoch=2, sample=ids), scenes.ALBUM)
+    return plan, pack_sources(scenes.ALBUM.images)
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_every_backend_gives_the_bytes_of_the_cpu(name: str) -> None:
+    pipeline = PIPELINES[name]
+    plan, sources = draw(pipeline)
+    recipe = pipeline.recipe(plan.size)
+    there, moved = sources.to(CUDA), plan.to(CUDA)
+    for how in FINISHES if name in ("mosaic", "odd") else FINISHES[4:5]:
+        expected = render(sources, plan, recipe.chain, how)
+        own = type(recipe)(recipe.chain, how, recipe.size, recipe.projective)
+        backends = ("eager", "triton", "compiled") if how == FINISHES[4] else ("eager", "triton")
+        for backend in backends:
+            got = renderer(own, backend)(there, moved)
+            assert got.stride() == expected.stride()
+            assert_same_bits(expected, got.cpu(), what=f"{name}, {how}, {backend}")
+
+
+def test_windows_and_the_colour_pass_give_the_same_bytes() -> None:
+    pipeline = PIPELINES["mosaic"]
+    plan, sources = draw(pipeline)
+    recipe = pipeline.recipe(plan.size)
+    expected = render(sources, plan, recipe.chain, recipe.finish)
+    seen, local = windows.cut(sources, plan)
+    got = renderer(recipe, "triton")(seen.to(CUDA), local.to(CUDA))
+    assert_same_bits(expected, got.cpu(), what="windows")
+    planes = warper(recipe, "eager")(sources.to(CUDA), plan.to(CUDA))
+    assert_same_bits(warper(recipe, "eager")(sources, plan), planes.cpu(), what="planes, float32")
+    for backend in ("eager", "compiled", "triton"):
+        colors = tuple(c.to(CUDA) for c in plan.colors)
+        for given in (planes, planes.to(memory_format=torch.channels_last)):
+            got = painter(recipe, backend)(given, colors)
+            assert_same_bits(expected, got.cpu(), what=f"painter, {backend}")
+
+
+def test_a_users_stage_is_fused() -> None:
+    stage = fp.pointwise(sepia).drawn(strength=fp.uniform(0.0, 1.0))
+    pipeline = fp.pipe(fp.letterbox(64), stage, HSV)
+    plan, sources = draw(pipeline)
+    expected = pipeline.render(plan, sources)
+    got = pipeline.render(plan.to(CUDA), sources.to(CUDA), backend="triton")
+    assert_same_bits(expected, got.cpu())
+
+
+def all_colors() -> Tensor:
+    """Every 8-bit colour once, float32 planes [1, 3, 4096, 4096]."""
+    code = torch.arange(2**24, dtype=torch.int32)
+    planes = [(code >> s) & 255 for s in (0, 8, 16)]
+    return torch.stack(planes).to(torch.float32).view(1, 3, 4096, 4096)
+
+
+def test_all_colors_at_64_gains() -> None:
+    planes = all_colors()
+    chain = (pixel.shift_hsv,)
+    recipe = fp.pipe(HSV, fp.finish(torch.float32)).recipe((4096, 4096))
+    generator = torch.Generator().manual_seed(0)
+    gains = torch.rand(64, 3, generator=generator) * torch.tensor([6.0, 2.0, 2.0])
+    gains[0] = torch.tensor([0.0, 1.0, 1.0])
+    there = planes.to(CUDA)
+    compiled = painter(recipe, "compiled")
+    for row in gains.split(1):
+        moved = row.to(CUDA)
+        sextants, saturation, value = row[0]
+        # All on the CPU would take minutes: a slice there, and the GPU's backends in full.
+        part = planes[..., :512]
+        some = pixel.shift_hsv(*part.unbind(1), sextants, saturation, value)
+        full = pixel.shift_hsv(*there.unbind(1), *(g.to(CUDA) for g in row[0]))
+        for expected, got in zip(some, full, strict=True):
+            assert_same_bits(expected, got[..., :512].cpu(), what=f"eager at {row.tolist()}")
+        images = painter(recipe, "eager")(there, (moved,))
+        for backend, run in (("compiled", compiled), ("triton", painter(recipe, "triton"))):
+            got = run(there, (moved,))
+            assert torch.equal(got, images), f"{backend} at {row.tolist()}"
+    assert chain == recipe.chain
+
+
+def test_hard_planes_before_quantising() -> None:
+    planes = hard_planes()
+    gains = [torch.tensor([x]) for x in (1.37, 1.7, 0.6)]
+    expected = torch.stack(pixel.shift_hsv(*planes, *gains))
+    moved = [t.to(CUDA) for t in (*planes, *gains)]
+    assert_same_bits(expected, torch.stack(pixel.shift_hsv(*moved)).cpu())
+
+
+def test_compilations_are_few() -> None:
+    from torch._dynamo.utils import counters
+
+    torch._dynamo.reset()
+    pipeline = fp.pipe(fp.mosaic(64), HSV, fp.finish(torch.bfloat16, channels_last=True))
+    plan, sources = draw(pipeline, 64)
+    run = renderer(pipeline.recipe(plan.size), "compiled")
+    there = sources.to(CUDA)
+    counters.clear()
+    for count in (64, 64, 17, 1, 33):
+        part = map_tensors(lambda t, n=count: t[:n].to(CUDA), plan)
+        run(there, part)
+    # Two graphs a rendering, once for any batch and once for a batch of one.
+    assert counters["stats"]["unique_graphs"] <= 4
+    assert not counters["graph_break"]
+
+
+def test_the_fused_pass_needs_its_output_and_no_more() -> None:
+    pipeline = fp.pipe(fp.mosaic(320), HSV, fp.finish(torch.bfloat16, channels_last=True))
+    plan, sources = draw(pipeline, 64)
+    there, moved = sources.to(CUDA), plan.to(CUDA)
+    run = renderer(pipeline.recipe(plan.size), "triton")
+    size = run(there, moved).nbytes
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    run(there, moved)
+    assert torch.cuda.max_memory_allocated() - before < size * 1.01
+
+
+def test_more_than_two_to_the_31_elements() -> None:
+    pipeline = fp.pipe(fp.resize(1536), fp.finish(torch.uint8))
+    plan, sources = draw(pipeline, 320)
+    run = renderer(pipeline.recipe(plan.size), "triton")
+    images = run(sources.to(CUDA), plan.to(CUDA))
+    assert images.numel() > 2**31
+    last = map_tensors(lambda t: t[-2:], plan)
+    assert_same_bits(pipeline.render(last, sources), images[-2:].cpu())
+
+
+def test_a_cuda_graph_replays_it() -> None:
+    pipeline = PIPELINES["mosaic"]
+    plan, sources = draw(pipeline)
+    there, moved = sources.to(CUDA), plan.to(CUDA)
+    run = renderer(pipeline.recipe(plan.size), "triton")
+    run(there, moved)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = run(there, moved)
+    out.zero_()
+    graph.replay()
+    assert_same_bits(pipeline.render(plan, sources), out.cpu())
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU here")
+def test_another_device_than_the_current_one() -> None:
+    pipeline = PIPELINES["mosaic"]
+    plan, sources = draw(pipeline)
+    got = pipeline.render(plan.to("cuda:1"), sources.to("cuda:1"), backend="triton")
+    assert got.device == torch.device("cuda:1")
+    assert torch.cuda.current_device() == 0
+    assert_same_bits(pipeline.render(plan, sources), got.cpu())
+
+
+def test_a_plan_and_sources_apart_are_refused() -> None:
+    plan, sources = draw(PIPELINES["mosaic"])
+    with pytest.raises(fp.ArgumentError, match=r"plan is on cpu, sources are on cuda"):
+        PIPELINES["mosaic"].render(plan, sources.to(CUDA), backend="triton")
+
+
+@pytest.mark.parametrize("cut", cuts.CUTS)
+def test_loaders_give_the_bytes_of_the_cpu(cut: str, gpu_photos: Callable[[], fp.Dataset]) -> None:
+    data = gpu_photos()
+    train = fp.pipe(
+        fp.mosaic(96), fp.affine(scale=0.5), HSV, fp.finish(torch.bfloat16, channels_last=True)
+    )
+
+    class Pool:
+        sources = pack_sources(data.read(i) for i in range(len(data))).to(CUDA)
+
+    loader = fp.Loader(
+        data, train, batch_size=5, seed=1, device=CUDA, cut=cut, worker_backend="eager",
+        pool=Pool() if cut == "plan" else None,
+    )  # fmt: skip
+    for epoch in range(2):
+        for batch in loader:
+            expected = fp.make_batch(data, train, batch.ids.cpu(), seed=1, epoch=epoch)
+            assert_same_bits(expected.images, batch.images.cpu(), what=f"{cut}, epoch {epoch}")
+            assert_same_bits(expected.targets, batch.targets.to("cpu"))
+
+
+@pytest.fixture(scope="session")
+def gpu_photos(shared_data: object) -> Callable[[], fp.Dataset]:
+    """The first photos of the real data."""
+    root = shared_data / "coco"  # type: ignore[operator]
+
+    def read() -> fp.Dataset:
+        file = root / "annotations" / "instances_train2017.json"
+        return fp.read_coco(file, root / "train2017", task="segment").subset(range(12))
+
+    return read
