@@ -22,6 +22,7 @@ from fnpipe.stages.color import sometimes as sometimes
 from fnpipe.stages.color import uniform as uniform
 from fnpipe.stages.finish import finish as finish
 from fnpipe.stages.finish import keep as keep
+from fnpipe.ops.image import adjust_hsv as adjust_hsv
 from fnpipe.stages.geometry import affine as affine
 from fnpipe.stages.geometry import crop as crop
 from fnpipe.stages.geometry import flip as flip

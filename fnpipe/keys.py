@@ -72,13 +72,16 @@ def fold_in(key: Key, name: str) -> Key:
     return Key(key.seed, key.epoch, key.sample, f"{key.name}/{name}" if key.name else name)
 
 
-@torch.compiler.assume_constant_result
 def digest(name: str) -> int:
     """The 32-bit BLAKE2s of a name, little-endian: the same in every process, unlike ``hash``.
 
     Two names share a digest, and so all of their draws, with a chance of 2**-32.
     """
     return int.from_bytes(blake2s(name.encode(), digest_size=4).digest(), "little")
+
+
+# What torch.compiler.assume_constant_result does, which imports Dynamo: 1.6 s at import.
+digest._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def philox(

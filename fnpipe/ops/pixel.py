@@ -6,8 +6,7 @@ torch, by ``torch.compile``, and by Triton (:mod:`fnpipe.ops.reread`), so they u
 ``(a + b) + c`` is not ``a + (b + c)``.
 """
 
-import torch
-from torch import Tensor, clamp, floor, maximum, minimum, where
+from torch import clamp, floor, maximum, minimum, where
 
 from fnpipe.types import Plane
 
@@ -93,15 +92,3 @@ def posterize(r: Plane, g: Plane, b: Plane, step: Plane) -> tuple[Plane, Plane, 
 def quantize(plane: Plane) -> Plane:
     """Codes to the nearest whole code in [0, 255], ties to even, still float32, never -0.0."""
     return (clamp(plane, min=0.0, max=255.0) + ROUNDING) - ROUNDING
-
-
-def adjust_hsv(image: Tensor, turns: Tensor, saturation: Tensor, value: Tensor) -> Tensor:
-    """:func:`shift_hsv` on ``image`` [*batch, 3, h, w], hue in turns, all float32, [0, 255] codes.
-
-    ``turns``, ``saturation`` and ``value`` are [*batch]. Returns the same shape, not quantised.
-    """
-    sextants, saturation, value = (
-        p[..., None, None] for p in ((turns - floor(turns)) * 6.0, saturation, value)
-    )
-    red, green, blue = image.unbind(-3)
-    return torch.stack(shift_hsv(red, green, blue, sextants, saturation, value), dim=-3)

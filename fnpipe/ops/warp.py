@@ -12,6 +12,7 @@ the two words of fill that lie before every source.
 """
 
 import torch
+from einops import rearrange
 from torch import Tensor, round
 
 from fnpipe.types import Image, Words
@@ -35,7 +36,7 @@ def pack(image: Image) -> Words:
     words = torch.empty(2 + (height + 2) * (width + 2), dtype=torch.int32)
     words[:2] = FILL_WORD
     padded = words[2:].view(torch.uint8).view(height + 2, width + 2, 4)
-    padded[1:-1, 1:-1, :3] = image.permute(1, 2, 0)
+    padded[1:-1, 1:-1, :3] = rearrange(image, "c h w -> h w c")
     padded[1:-1, 1:-1, 3] = 0
     padded[:, 0], padded[:, -1] = padded[:, 1], padded[:, -2]
     padded[0], padded[-1] = padded[1], padded[-2]
@@ -45,7 +46,7 @@ def pack(image: Image) -> Words:
 def unpack(words: Words, width: int, height: int) -> Image:
     """The photo [3, h, w] that :func:`pack` stored."""
     padded = words[2:].view(torch.uint8).view(height + 2, width + 2, 4)
-    return padded[1:-1, 1:-1, :3].permute(2, 0, 1).contiguous()
+    return rearrange(padded[1:-1, 1:-1, :3], "h w c -> c h w").contiguous()
 
 
 def nearest(position: Tensor) -> Tensor:

@@ -1,0 +1,59 @@
+"""Operations on whole images, for use by hand: layout, types and ranges round plane arithmetic."""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
+
+import torch
+from beartype import beartype
+from jaxtyping import Float32, jaxtyped
+from torch import Tensor
+
+from fnpipe.ops.pixel import shift_hsv
+from fnpipe.types import ArgumentError
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def typed(fn: F) -> F:
+    """Check shapes and dtypes at a public edge; inert while compiling, which cannot trace checks.
+
+    Annotations inside the package stay bare: a check costs 94 us a call, the bare call 10.
+    """
+    checked = jaxtyped(fn, typechecker=beartype)
+
+    @wraps(fn)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return fn(*args, **kwargs)
+        return checked(*args, **kwargs)
+
+    return call  # type: ignore[return-value]
+
+
+@typed
+def adjust_hsv(
+    image: Float32[Tensor, "*batch 3 h w"],
+    turns: Float32[Tensor, "*batch"],
+    saturation: Float32[Tensor, "*batch"],
+    value: Float32[Tensor, "*batch"],
+) -> Float32[Tensor, "*batch 3 h w"]:
+    """Turn the hue by ``turns``, any number of them, and scale saturation and value, gains >= 0.
+
+    Codes in [0, 255] in and out, not quantised; greys and black stay what they are. The formula is
+    :func:`fnpipe.ops.pixel.shift_hsv`. Errors: ArgumentError for codes outside [0, 255], as of an
+    image that was normalised already: its hue means nothing. The range is not looked at while
+    compiling.
+    """
+    if not torch.compiler.is_compiling():
+        low, high = (float(x) for x in image.aminmax()) if image.numel() else (0.0, 0.0)
+        if not (low >= 0.0 and high <= 255.0):
+            raise ArgumentError(
+                f"adjust_hsv: image wanted codes in [0, 255], came [{low:g}, {high:g}]; "
+                "change colours before normalising"
+            )
+    red, green, blue = image.unbind(-3)
+    sextants = (turns - turns.floor()) * 6.0
+    gains = (p[..., None, None] for p in (sextants, saturation, value))
+    return torch.stack(shift_hsv(red, green, blue, *gains), dim=-3)
