@@ -9,6 +9,7 @@ import tempfile
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
+from functools import partial
 
 import contract
 import torch
@@ -66,10 +67,11 @@ def measure(options: Namespace) -> list[Row]:
 
 def one(name: str, backend: str, sizes: tuple[int, ...], device: torch.device) -> list[Row]:
     """A pipeline over all sizes and batches: what was compiled, and for how long."""
+    from torch._dynamo.utils import counters
+
     import fnpipe as fp
     from fnpipe.backends import renderer
     from fnpipe.pipeline import pack_sources
-    from torch._dynamo.utils import counters
 
     album = Album(16)
     sources = pack_sources(album.images).to(device)
@@ -82,7 +84,7 @@ def one(name: str, backend: str, sizes: tuple[int, ...], device: torch.device) -
         for step, batch in enumerate(BATCHES):
             ids = torch.arange(batch) % 16
             plan = pipeline.draw(fp.key(seed=0, epoch=step, sample=ids), album).to(device)
-            took = seconds(lambda plan=plan: run(sources, plan))
+            took = seconds(partial(run, sources, plan))
             what = ("first", "again", "other batch", "batch of one")[step]
             rows.append(Row(f"{name}, {size}: {what}, {batch}", who, took, "s"))
     graphs = counters["stats"]["unique_graphs"]

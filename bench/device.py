@@ -74,13 +74,15 @@ def device_copy(an_image: int, *, device: torch.device) -> Contestant:
     return Contestant(COPY, lambda: target.copy_(source), moved / an_image, note=note)
 
 
-def case(size: int, batch: int, photos: peers.Photos, device: torch.device) -> list[Row]:
+def case(
+    size: int, batch: int, photos: peers.Photos, device: torch.device, paths: list[str]
+) -> list[Row]:
     """Everybody on one size and one batch."""
     shape = {"batch": batch, "size": size, "device": device}
     an_image = bytes_an_image(photos, size)
     contestants = [
         contract.enter(COPY, partial(device_copy, an_image, device=device)),
-        *(contract.enter(f"fnpipe/{path}", partial(ours, path, photos, **shape)) for path in PATHS),
+        *(contract.enter(f"fnpipe/{path}", partial(ours, path, photos, **shape)) for path in paths),
         contract.enter("kornia", partial(peers.kornia, photos, **shape)),
         contract.enter("torchvision", partial(peers.torchvision, photos, **shape)),
         contract.enter("dali", partial(peers.dali, photos, **shape)),
@@ -103,7 +105,7 @@ def measure(options: Namespace) -> list[Row]:
     results = {}
     for size in options.sizes:
         for batch in options.batches:
-            results[size, batch] = case(size, batch, photos, device)
+            results[size, batch] = case(size, batch, photos, device, options.paths)
             torch.cuda.empty_cache()
     if options.plot:
         plot(results, options.plot)
@@ -145,6 +147,7 @@ def add_options(parser: ArgumentParser) -> None:
     """The sizes and batches to try, and the picture."""
     parser.add_argument("--sizes", type=int, nargs="+", default=[320, 640, 1280])
     parser.add_argument("--batches", type=int, nargs="+", default=[16, 64, 256])
+    parser.add_argument("--paths", nargs="+", default=list(PATHS), choices=PATHS)
     parser.add_argument("--plot", type=Path, metavar="FILE.png", help="draw the table")
 
 

@@ -9,6 +9,7 @@ from fnpipe.keys import fold_in as fold_in
 from fnpipe.keys import key as key
 from fnpipe.loader import Loader as Loader
 from fnpipe.numerics import audit as audit
+from fnpipe.ops.image import adjust_hsv as adjust_hsv
 from fnpipe.pipeline import Pipeline as Pipeline
 from fnpipe.pipeline import pipe as pipe
 from fnpipe.stages.color import brightness as brightness
@@ -22,7 +23,6 @@ from fnpipe.stages.color import sometimes as sometimes
 from fnpipe.stages.color import uniform as uniform
 from fnpipe.stages.finish import finish as finish
 from fnpipe.stages.finish import keep as keep
-from fnpipe.ops.image import adjust_hsv as adjust_hsv
 from fnpipe.stages.geometry import affine as affine
 from fnpipe.stages.geometry import crop as crop
 from fnpipe.stages.geometry import flip as flip

@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
 import torch
+from jaxtyping import UInt8
 from torch import Tensor
 
 from fnpipe.backends import Recipe, renderer
@@ -221,7 +222,7 @@ def gather(plan: Plan, read: Any) -> tuple[Sources, Plan]:
     return sources, plan.replace(sources=torch.where(plan.sources < 0, -1, rows))
 
 
-def pack_sources(images: Iterable[Image]) -> Sources:
+def pack_sources(images: Iterable[UInt8[Tensor, "3 _ _"]]) -> Sources:
     """Photos in one buffer, in order (:class:`fnpipe.types.Sources`)."""
     sizes, words = [], []
     for image in images:

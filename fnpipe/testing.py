@@ -102,7 +102,8 @@ def _interpret(fn: Callable[..., Any], values: list[Tensor]) -> list[str]:
         "planes = hard_planes()\n"
         "want = torch.stack(fn(*planes, *values)).clamp(0, 255).round().to(torch.uint8)\n"
         "colors = (torch.stack(values, 1),) if values else (torch.zeros(1, 0),)\n"
-        "got = paint_fused(torch.stack(planes)[None, :, None], colors, (fn,), Finish(torch.uint8))\n"
+        "stacked = torch.stack(planes)[None, :, None]\n"
+        "got = paint_fused(stacked, colors, (fn,), Finish(torch.uint8))\n"
         "assert_same_bits(want[None, :, None], got, what='Triton, interpreted')\n"
     )
     if fn.__module__ == "__main__" or "<locals>" in fn.__qualname__:

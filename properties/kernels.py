@@ -80,13 +80,14 @@ POINTERS = {
     **dict.fromkeys("maps splits colors planes".split(), "*fp32"),
     "mirror": "*i1",
 }
-INTEGERS = "height width across_blocks pixels n".split()
+INTEGERS = "height width pixels n".split()
 
 
 def compile_to_ptx(kernel: Any, constants: dict[str, Any], out: str, *, fused: bool = False) -> str:
     """What a kernel becomes for compute capability 9.0; no GPU is needed."""
     kinds = {name: "i32" for name in INTEGERS} | POINTERS | {"out": out, "given": "*fp32"}
     names = kernel.arg_names
+    kinds |= {name: "*fp32" for name in names if name.startswith("colors")}
     signature = {
         name: "constexpr" if name in constants else kinds.get(name, "fp32") for name in names
     }

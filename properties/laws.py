@@ -38,10 +38,12 @@ TABLE = [
     Row(pixel.solarize, "r g b threshold"),
     Row(pixel.posterize, "r g b step"),
     Row(pixel.quantize, "a"),
+    Row(pixel.reciprocal, "divisor"),
     Row(warp.linear, "x y a b c"),
     Row(warp.nearest, "position"),
     Row(warp.tap, "steps bias limit"),
     Row(warp.mix, "near far near_below far_below wx wy"),
+    Row(warp.blend, "near far near_below far_below wx wy"),
     Row(warp.to_code, "sum"),
 ]
 """Every operation on pixels."""
@@ -91,6 +93,7 @@ COLUMNS = {
     "strength": numbers(0, 1),
     "threshold": numbers(0, 256, 127, 128),
     "step": st.sampled_from([float(2**n) for n in range(8)]),
+    "divisor": numbers(2.0**-60, 2.0**60, 2.0**-30, 1, 255, 65025),
     "x": centre,
     "y": centre,
     "a": coefficient,

@@ -62,7 +62,9 @@ def test_every_backend_gives_the_bytes_of_the_cpu(name: str) -> None:
     for how in FINISHES if name in ("mosaic", "odd") else FINISHES[4:5]:
         expected = render(sources, plan, recipe.chain, how)
         own = type(recipe)(recipe.chain, how, recipe.size, recipe.projective)
-        backends = ("eager", "triton", "compiled") if how == FINISHES[4] else ("eager", "triton")
+        # A compilation takes 40 s; bfloat16 in channels-last layout is the one with two graphs.
+        compiled = ("compiled",) if name == "mosaic" and how == FINISHES[4] else ()
+        backends = ("eager", "triton", *compiled)
         for backend in backends:
             got = renderer(own, backend)(there, moved)
             assert got.stride() == expected.stride()
@@ -116,8 +118,11 @@ def test_all_colors_at_64_gains() -> None:
         sextants, saturation, value = row[0]
         # All on the CPU would take minutes: a slice there, and the GPU's backends in full.
         part = planes[..., :512]
-        some = pixel.shift_hsv(*part.unbind(1), sextants, saturation, value)
-        full = pixel.shift_hsv(*there.unbind(1), *(g.to(CUDA) for g in row[0]))
+        red, green, blue = part.unbind(1)
+        some = pixel.shift_hsv(red, green, blue, sextants, saturation, value)
+        gains_there = [g.to(CUDA) for g in row[0]]
+        red, green, blue = there.unbind(1)
+        full = pixel.shift_hsv(red, green, blue, *gains_there)
         for expected, got in zip(some, full, strict=True):
             assert_same_bits(expected, got[..., :512].cpu(), what=f"eager at {row.tolist()}")
         images = painter(recipe, "eager")(there, (moved,))

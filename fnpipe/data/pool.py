@@ -1,6 +1,5 @@
 """Photos decoded once and kept: in memory, one copy a host; in a file; or on the device."""
 
-import os
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -275,6 +274,8 @@ def _without(data: Dataset, lost: Tensor, policy: str) -> Dataset:
 
 def _kept(made: Pool) -> Pool:
     """Let go of the file at the latest when this process forgets the pool, or ends."""
-    remover = os.getpid() if made.kind == "ram" else 0
-    weakref.finalize(made.file, release, made.file.descriptors, made.file.path, remover)
+    file = made.file
+    weakref.finalize(
+        file, release, file.descriptors, file.path, file.owner, last_removes=made.kind == "ram"
+    )
     return made

@@ -72,6 +72,7 @@ class PoolFile:
     seal: bytes
     first: int
     descriptors: list[int]
+    owner: int
 
     def entry(self, index: int) -> Int32[Tensor, " n"]:
         """The words of one entry, fill and border and all."""
@@ -85,15 +86,21 @@ class PoolFile:
 
     def close(self, *, last_removes: bool = False) -> None:
         """Let go of the file; with ``last_removes``, the last one to do so removes it."""
-        release(self.descriptors, self.path, os.getpid() if last_removes else 0)
+        release(self.descriptors, self.path, self.owner, last_removes=last_removes)
 
 
-def release(descriptors: list[int], path: Path, remover: int) -> None:
-    """Close the descriptors; in process ``remover``, remove the file where nobody else holds it."""
+def release(descriptors: list[int], path: Path, owner: int, *, last_removes: bool) -> None:
+    """Close the descriptors; if asked to, remove the file where nobody else holds it.
+
+    Closing alone would not end the lock: Python's map has a descriptor of its own, and so has a
+    forked child, whose part it is not to end the lock of its parent.
+    """
     while descriptors:
         descriptor = descriptors.pop()
-        if remover == os.getpid() and lock(descriptor, alone=True) and same(descriptor, path):
-            path.unlink()
+        if os.getpid() == owner:
+            if last_removes and lock(descriptor, alone=True) and same(descriptor, path):
+                path.unlink()
+            unlock(descriptor)
         os.close(descriptor)
 
 
@@ -182,9 +189,9 @@ def load(path: Path, *, sealed: bool = True) -> PoolFile:
             warnings.filterwarnings("ignore", message="The given buffer is not writable")
             words = torch.frombuffer(memory, dtype=torch.int32, offset=first)
     except BaseException:
-        os.close(descriptor)
+        release([descriptor], path, os.getpid(), last_removes=False)
         raise
-    return PoolFile(path, rows, words, seal, first, [descriptor])
+    return PoolFile(path, rows, words, seal, first, [descriptor], os.getpid())
 
 
 def _read_head(path: Path, memory: mmap.mmap) -> tuple[int, int, bytes]:
@@ -227,13 +234,20 @@ def lock(descriptor: int, *, alone: bool = False, wait: bool = False) -> bool:
     return True
 
 
+def unlock(descriptor: int) -> None:
+    """Give a lock back."""
+    if fcntl is not None:
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+
 def sweep(folder: Path) -> None:
     """Remove the pool files of a folder that no process holds: what killed ones left behind."""
     for item in os.scandir(folder):
         if item.name.endswith((".pool", ".part")):
             with contextlib.suppress(FileNotFoundError):
                 descriptor = os.open(item.path, os.O_RDONLY)
-                release([descriptor], Path(item.path), os.getpid())
+                release([descriptor], Path(item.path), os.getpid(), last_removes=True)
 
 
 def same(descriptor: int, path: Path) -> bool:

@@ -6,7 +6,7 @@ torch, by ``torch.compile``, and by Triton (:mod:`fnpipe.ops.reread`), so they u
 ``(a + b) + c`` is not ``a + (b + c)``.
 """
 
-from torch import clamp, floor, maximum, minimum, where
+from torch import clamp, div, floor, maximum, minimum, ones_like, where
 
 from fnpipe.types import Plane
 
@@ -14,6 +14,16 @@ from fnpipe.types import Plane
 ROUNDING = 12582912.0
 """1.5 * 2**23. Adding and subtracting it rounds a float32 in [0, 2**22] to the nearest integer,
 ties to even, on every machine, and turns -0.0 into 0.0."""
+SMALL = 2.0**-30
+"""A colour whose product of maximum and chroma is below this counts as grey or black. Codes as a
+warp gives them, multiples of 2**-14, are below it only where they are."""
+LARGE = 2.0**60
+"""No picture has a product of maximum and chroma like this: what divides is far from infinity."""
+
+
+def reciprocal(x: Plane) -> Plane:
+    """``1 / x`` correctly rounded, for x in [2**-60, 2**60]. A GPU needs no slow path there."""
+    return div(ones_like(x), x)
 
 
 def shift_hsv(
@@ -25,30 +35,27 @@ def shift_hsv(
     limited to 1 and value to 255. Greys stay grey, black stays black, hue wraps; with gains of 1
     and no rotation an 8-bit colour is unchanged. Gains are >= 0.
 
-    The hexcone model of A. R. Smith, "Color Gamut Transform Pairs", SIGGRAPH 1978, with hue kept in
-    units of chroma: the textbook divides by chroma for the hue and by the maximum for the
-    saturation; here both divisions meet in one ratio. Hue counts from red in sixths; measured from
-    the *smallest* channel it is never negative, so one wrap is enough, and where two channels tie
-    both spellings give the same point (0 and 6 are one hue).
+    The hexcone model of A. R. Smith, "Color Gamut Transform Pairs", SIGGRAPH 1978. Sorting the
+    channels by two swaps gives the hue without a case a channel: its sixth, and its place there,
+    upwards or downwards. The textbook divides by chroma for the hue and by the maximum for the
+    saturation; here both come of one reciprocal, that of their product.
     """
-    high = maximum(maximum(r, g), b)
-    low = minimum(minimum(r, g), b)
-    chroma = high - low
-    past_blue = chroma * 5.0 + (r - b)
-    past_green = chroma * 3.0 + (b - g)
-    past_red = chroma + (g - r)
-    hue = where(b == low, past_red, where(r == low, past_green, past_blue)) + chroma * sextants
-    turn = chroma * 6.0
-    hue = where(hue >= turn, hue - turn, hue)
+    upper = maximum(g, b)
+    high = maximum(r, upper)
+    middle = minimum(r, upper)
+    lower = minimum(g, b)
+    chroma = high - minimum(middle, lower)
+    sixth = where(r < upper, where(g < b, 4.0, -2.0), where(g < b, -6.0, 0.0))
+    share = reciprocal(clamp(high * chroma, min=SMALL, max=LARGE))
+    hue = abs(((middle - lower) * high) * share + sixth) + (sextants - 3.0)
+    hue = where(hue >= 3.0, hue - 6.0, hue)
     top = clamp(high * value, max=255.0)
-    # A grey has no hue to divide by; its share is 0 whatever the ratio, so 1 keeps out NaN. Nor has
-    # a colour of no light: contrast before this can leave (-20, -20, 0), whose product is 0.
-    area = high * chroma
-    ratio = (top * minimum(chroma * saturation, high)) / where(area > 0.0, area, 1.0)
-    to_red = minimum(clamp(chroma * 2.0 - abs(hue - chroma * 3.0), min=0.0), chroma)
-    to_green = minimum(clamp(abs(hue - chroma * 2.0) - chroma, min=0.0), chroma)
-    to_blue = minimum(clamp(abs(hue - chroma * 4.0) - chroma, min=0.0), chroma)
-    return top - ratio * to_red, top - ratio * to_green, top - ratio * to_blue
+    depth = top * clamp((chroma * chroma) * share * saturation, min=0.0, max=1.0)
+    # How far each channel is below the highest, from hue counted from cyan, [-3, 3).
+    red = clamp(2.0 - abs(hue), min=0.0, max=1.0)
+    green = clamp(abs(hue + 1.0) - 1.0, min=0.0, max=1.0)
+    blue = clamp(abs(hue - 1.0) - 1.0, min=0.0, max=1.0)
+    return top - depth * red, top - depth * green, top - depth * blue
 
 
 def scale_brightness(r: Plane, g: Plane, b: Plane, factor: Plane) -> tuple[Plane, Plane, Plane]:

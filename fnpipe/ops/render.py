@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, clamp, where
 
 from fnpipe.ops.pixel import quantize
-from fnpipe.ops.warp import STEPS, bias, linear, mix, nearest, tap, to_code
+from fnpipe.ops.warp import STEPS, bias, blend, linear, nearest, tap
 from fnpipe.types import Finish, Plan, Plane, Sources, Words
 
 
@@ -107,9 +107,7 @@ def look(words: Words, tiles: Tiles, plan: Plan) -> Planes:
     first = where(inside, row * stride + column, OUTSIDE)
     second = where(inside, first + stride, OUTSIDE)
     first, second = start + first, start + second
-    sums = mix(words[first], words[first + 1], words[second], words[second + 1], wx, wy)
-    r, g, b = (to_code(s) for s in sums)
-    return r, g, b
+    return blend(words[first], words[first + 1], words[second], words[second + 1], wx, wy)
 
 
 def paint(planes: Planes, colors: tuple[Tensor, ...], chain: tuple[Color, ...]) -> Planes:

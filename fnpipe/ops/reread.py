@@ -71,6 +71,11 @@ def _div(a, b):
     return tl.div_rn(a, b)
 
 
+@triton.jit
+def _ones_like(x):
+    return tl.full(x.shape, 1.0, x.dtype)
+
+
 HELPERS: dict[Any, Any] = {
     torch.where: _where,
     torch.minimum: _minimum,
@@ -79,6 +84,7 @@ HELPERS: dict[Any, Any] = {
     torch.floor: _floor,
     torch.abs: _abs,
     torch.div: _div,
+    torch.ones_like: _ones_like,
     builtins.abs: _abs,
 }
 """Torch's elementwise functions and their Triton spelling: the whole vocabulary that is re-read."""
@@ -135,13 +141,13 @@ def _bind(name: str, value: Any, fn: Callable[..., Any]) -> Any:
         ) from None
 
 
-def define(name: str, source: str, globals: dict[str, Any]) -> Any:
+def define(name: str, source: str, globals: dict[str, Any], **options: Any) -> Any:
     """``triton.jit`` of a function given as text: Triton reads sources, and linecache has them."""
     filename = f"<fnpipe {name} {abs(hash(source)):x}>"
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
     namespace: dict[str, Any] = {"__name__": f"fnpipe.{name}", **globals}
     exec(compile(source, filename, "exec"), namespace)
-    return triton.jit(namespace[name])
+    return triton.jit(namespace[name], **options)
 
 
 TWINS: dict[Callable[..., Any], Any] = {}

@@ -15,7 +15,7 @@ import torch
 from einops import rearrange
 from torch import Tensor, round
 
-from fnpipe.types import Image, Words
+from fnpipe.types import ArgumentError, Image, Words
 
 
 FILL = 114
@@ -30,8 +30,14 @@ def pack(image: Image) -> Words:
     """A photo [3, h, w] as 2 words of fill and (h + 2) * (w + 2) words, its border repeated once.
 
     Fill before every source costs 8 bytes and saves a selection after every look-up: a point
-    outside reads at -2 instead.
+    outside reads at -2 instead. Errors: ArgumentError for what holds no codes, such as an image
+    that was normalised already.
     """
+    if image.dtype != torch.uint8 or image.dim() != 3 or len(image) != 3 or not image.numel():
+        raise ArgumentError(
+            "image wanted uint8 codes [3, height, width], 1 pixel or more, "
+            f"came {image.dtype} {list(image.shape)}"
+        )
     _, height, width = image.shape
     words = torch.empty(2 + (height + 2) * (width + 2), dtype=torch.int32)
     words[:2] = FILL_WORD
@@ -101,3 +107,11 @@ def mix(
 def to_code(sum: Tensor) -> Tensor:
     """A sum of :func:`mix` as a code in [0, 255], float32, exact."""
     return sum.to(torch.float32) * TO_CODE
+
+
+def blend(
+    near: Tensor, far: Tensor, near_below: Tensor, far_below: Tensor, wx: Tensor, wy: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Bilinear blend of four packed words: three codes in [0, 255], multiples of 2**-14, exact."""
+    red, green, blue = mix(near, far, near_below, far_below, wx, wy)
+    return to_code(red), to_code(green), to_code(blue)
