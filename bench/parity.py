@@ -1,7 +1,8 @@
 """How many words differ between eager on the CPU and every other path, over real photos.
 
-``python bench/parity.py [--json] [--out DIR] [--images N]``. Finished bf16 batches are compared, and
-for eager CUDA float32 planes before quantising too. 1024 images of 640 x 640 are 1,258,291,200 codes.
+``python bench/parity.py [--json] [--out DIR] [--images N]``. Finished bf16 batches are compared,
+and for eager CUDA float32 planes before quantising too. 1024 images of 640 x 640 have
+1,258,291,200 codes.
 """
 
 from argparse import ArgumentParser, Namespace

@@ -84,6 +84,8 @@ REASONS = {
     "sqrt": "CUDA compiles it to an approximation under some flags",
     "reciprocal": "a * (1 / b) is not a / b: it changed 56,055 of 786,432 words",
 }
+MACHINERY = {"torch", "jaxtyping", "beartype"}
+"""Packages whose lines on a stack are not what called an operation: torch, and who checks types."""
 SCALAR_DIVISOR = "CUDA multiplies by the reciprocal of a scalar divisor; multiply by a constant"
 
 
@@ -139,9 +141,10 @@ def _reason(name: str, args: tuple[Any, ...], out: Any) -> str | None:
 
 
 def _line() -> str:
-    """The innermost line on the stack that is neither torch's nor ours: file:line: code."""
+    """The innermost line on the stack that is no machinery's: file:line: code."""
     for frame in reversed(traceback.extract_stack()):
-        if frame.filename != __file__ and f"{os.sep}torch{os.sep}" not in frame.filename:
+        parts = set(Path(frame.filename).parts)
+        if frame.filename not in (__file__, "<string>") and not parts & MACHINERY:
             return f"{frame.filename}:{frame.lineno}: {frame.line}"
     return "source line unknown"
 

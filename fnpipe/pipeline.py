@@ -132,14 +132,14 @@ class Pipeline:
 
     def annotate(self, plan: Plan, data: Photos) -> Targets:
         """The targets of the images that ``plan`` makes."""
-        rule = next((s for s in self.stages if isinstance(s, keep)), keep())
+        rules = [s for s in self.stages if isinstance(s, keep)]
         return annotate(
             plan,
             data.targets,
             data.offsets,
             keypoint_flip=data.keypoint_flip,
-            min_visible=rule.visible,
-            min_side=rule.side,
+            min_visible=max((rule.visible for rule in rules), default=0.0),
+            min_side=max((rule.side for rule in rules), default=0.0),
         )
 
     def __call__(self, key: Key, sample: Sample) -> tuple[Tensor, Targets]:
@@ -197,8 +197,9 @@ def pipe(*stages: Any) -> Pipeline:
     for place, s in enumerate(flat):
         if isinstance(s, Layout) and place > 0:
             raise ArgumentError(f"pipe: {s!r} chooses the photos and must be first")
-        if isinstance(s, finish) and any(not isinstance(t, keep) for t in flat[place + 1 :]):
-            raise ArgumentError(f"pipe: {s!r} must be last, came before {flat[place + 1]!r}")
+        after = [t for t in flat[place + 1 :] if not isinstance(t, keep)]
+        if isinstance(s, finish) and after:
+            raise ArgumentError(f"pipe: {s!r} must be last, came before {after[0]!r}")
     return Pipeline(flat)
 
 

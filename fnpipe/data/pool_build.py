@@ -154,7 +154,7 @@ def _adopt(path: Path, rows: np.ndarray) -> PoolFile | None:
             continue
         part = _load(Path(item.path), sealed=False)
         if part and not found and np.array_equal(part.rows[PLACE], rows[PLACE]):
-            if lock(part.descriptors[0], alone=True, wait=True):
+            if lock(part.descriptors[0], alone=True, wait=True) and lock(part.descriptors[0]):
                 found = part
                 continue
         os.unlink(item.path)

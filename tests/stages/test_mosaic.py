@@ -119,10 +119,6 @@ def test_p_changes_no_mosaic_of_those_that_are_made(samples: Samples):
             lambda: fp.mosaic(-64),
             "mosaic: size wanted pixels, one number or (height, width), each >= 1, came -64",
         ),
-        (
-            lambda: fp.mosaic(True),
-            "mosaic: size wanted pixels, one number or (height, width), each >= 1, came True",
-        ),
     ],
 )
 def test_an_option_out_of_range_is_refused(make: Callable[[], Any], message: str):

@@ -1,0 +1,331 @@
+"""The contract of bytes: what an audit finds, how things are compiled, who may hold packages."""
+
+import os
+import re
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fnpipe import numerics
+from fnpipe.numerics import Finding, audit
+from fnpipe.types import ArgumentError, NumericsError
+
+
+HERE = Path(__file__).name
+
+
+def by_a_number(x: Tensor) -> Tensor:
+    return x / 255
+
+
+def by_a_tensor(x: Tensor) -> Tensor:
+    return x / torch.full_like(x, 255.0)
+
+
+def found(fn: Callable[..., Any], *example: Tensor) -> list[str]:
+    return [f.operation for f in audit(fn, *(example or (torch.ones(4),)))]
+
+
+def test_a_number_that_divides_is_found_with_its_line():
+    (finding,) = audit(by_a_number, torch.ones(1))
+    assert finding.operation == "div"
+    assert finding.reason == (
+        "CUDA multiplies by the reciprocal of a scalar divisor; multiply by a constant"
+    )
+    line = by_a_number.__code__.co_firstlineno + 1
+    assert finding.where == f"{__file__}:{line}: return x / 255"
+    assert str(finding) == f"div: {finding.reason} ({finding.where})"
+
+
+def test_a_tensor_may_divide():
+    assert audit(by_a_tensor, torch.ones(4)) == ()
+
+
+@pytest.mark.parametrize(
+    ("fn", "operation"),
+    [
+        (lambda x: torch.lerp(x, x, 0.5), "lerp"),
+        (lambda x: torch.addcmul(x, x, x), "addcmul"),
+        (lambda x: x.view(2, 2) @ x.view(2, 2), "mm"),
+        (lambda x: x.sum(), "sum"),
+        (lambda x: x.mean(), "mean"),
+        (lambda x: x.cumsum(0), "cumsum"),
+        (lambda x: x.exp(), "exp"),
+        (lambda x: x**1.5, "pow"),
+        (lambda x: x.sin(), "sin"),
+        (lambda x: x.sqrt(), "sqrt"),
+        (lambda x: 1 / x, "reciprocal"),
+        (lambda x: x.erf(), "erf"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_rounds_in_its_own_way_is_found(fn: Callable[[Tensor], Tensor], operation: str):
+    (finding,) = audit(fn, torch.ones(4))
+    assert finding.operation == operation
+    assert finding.reason == numerics.REASONS.get(operation, "it is not in the vocabulary")
+    assert HERE in finding.where
+
+
+def test_each_place_is_found():
+    assert found(lambda x: (x / 3).exp() / 5) == ["div", "exp", "div"]
+
+
+def test_whole_numbers_may_be_summed():
+    assert found(lambda x: x.sum() + x.cumsum(0), torch.ones(4, dtype=torch.int64)) == []
+
+
+def test_the_vocabulary_is_allowed():
+    def fn(x: Tensor, i: Tensor) -> Tensor:
+        y = torch.where(x > 0.5, torch.minimum(x * 2 + 1, x), x.floor().abs()).clamp(0, 1).round()
+        return torch.stack([y, x[i & 1] - y, (i >> 1).to(torch.float32)]).permute(1, 0)
+
+    assert found(fn, torch.rand(4), torch.arange(4)) == []
+
+
+def test_a_branch_is_seen_as_the_example_takes_it():
+    def fn(x: Tensor) -> Tensor:
+        return x.exp() if x.shape[0] > 2 else x
+
+    assert found(fn, torch.ones(2)) == []
+    assert found(fn, torch.ones(3)) == ["exp"]
+
+
+def test_findings_are_values():
+    assert Finding("a", "b", "c") == Finding("a", "b", "c")
+
+
+# Comparing
+
+
+def test_words_are_compared_not_numbers():
+    a = torch.tensor([0.0, 1.0, float("nan"), 2.0])
+    assert numerics.count_differences(a, a.clone()) == (0, None)
+    b = torch.tensor([-0.0, 1.0, float("nan"), 2.0000002])
+    assert numerics.count_differences(a, b) == (2, 0)
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.uint8, torch.bool, torch.float16, torch.bfloat16, torch.float64, torch.int64]
+)
+def test_any_dtype_is_compared(dtype: torch.dtype):
+    a = torch.tensor([[0, 1], [1, 1]]).to(dtype)
+    b = torch.tensor([[0, 1], [0, 1]]).to(dtype)
+    assert numerics.count_differences(a, b) == (1, 2)
+    assert numerics.count_differences(a.T, a.T.contiguous()) == (0, None)
+
+
+def test_other_shapes_and_dtypes_are_refused():
+    with pytest.raises(ArgumentError) as caught:
+        numerics.count_differences(torch.zeros(2), torch.zeros(3, dtype=torch.int64))
+    assert str(caught.value) == "wanted torch.float32 (2,), came torch.int64 (3,)"
+
+
+def test_the_canary_says_how_many_words_differ_and_which_first():
+    numerics.refuse_difference("it", torch.ones(9), torch.ones(9))
+    got = torch.ones(9)
+    got[3:5] = 2
+    with pytest.raises(NumericsError) as caught:
+        numerics.refuse_difference("backend 'x'", torch.ones(9), got)
+    assert str(caught.value) == (
+        "backend 'x' differs from eager in 2 of 9 words, first at 3: "
+        f"torch {torch.__version__} on this machine does not keep the contract of equal bytes; "
+        "use backend='eager' and please report it with this message"
+    )
+
+
+# Compiling
+
+
+@pytest.fixture
+def inductor() -> Any:
+    from torch._inductor import config
+
+    return config
+
+
+def test_all_is_compiled_as_one_graph_with_the_switches(monkeypatch: pytest.MonkeyPatch):
+    seen: dict[str, Any] = {}
+
+    def compile_nothing(fn: Any, **how: Any) -> Any:
+        seen.update(how, fn=fn)
+        return fn
+
+    monkeypatch.setattr(torch, "compile", compile_nothing)
+    made = numerics.compiled(by_a_number)
+    assert seen["fullgraph"] is True
+    assert seen["options"]["eager_numerics.division_rounding"] is True
+    assert seen["options"]["emulate_precision_casts"] is True
+    assert made(torch.tensor([255.0])) == 1.0
+
+
+def test_each_has_a_code_object_of_its_own(monkeypatch: pytest.MonkeyPatch):
+    """Dynamo counts recompilations by it."""
+    monkeypatch.setattr(torch, "compile", lambda fn, **how: fn)
+    one, other = numerics.compiled(by_a_number), numerics.compiled(by_a_number)
+    assert len({id(f.__code__) for f in (one, other, by_a_number)}) == 3
+
+    def outer(by: int) -> Callable[..., int]:
+        def inner(x: int, *, more: int = 1) -> int:
+            return x * by + more
+
+        return inner
+
+    assert numerics.compiled(outer(3))(5) == 16
+
+
+def test_a_torch_without_a_switch_is_refused(monkeypatch: pytest.MonkeyPatch, inductor: Any):
+    monkeypatch.delitem(inductor._config, "emulate_precision_casts")
+    with pytest.raises(NumericsError) as caught:
+        numerics.options()
+    assert str(caught.value) == (
+        f"torch {torch.__version__} has no Inductor option emulate_precision_casts, so compiled "
+        "code could give other bytes than eager code; fnpipe wants torch 2.11 to 2.14"
+    )
+
+
+def test_an_option_of_speed_that_a_torch_lacks_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, inductor: Any
+):
+    monkeypatch.delitem(inductor._config, "assert_indirect_indexing")
+    assert "assert_indirect_indexing" not in numerics.options()
+    assert numerics.options(realize_opcount_threshold=9)["realize_opcount_threshold"] == 9
+
+
+# Packages
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "fnpipe"
+
+
+def test_the_cache_is_made_for_its_user_alone(cache: Path):
+    assert numerics.cache_folder() == cache
+    assert stat.S_IMODE(cache.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o702])
+def test_a_cache_that_others_may_write_to_is_refused(cache: Path, mode: int):
+    cache.mkdir()
+    cache.chmod(mode)
+    with pytest.raises(NumericsError) as caught:
+        numerics.cache_folder()
+    assert str(caught.value) == (
+        f"{cache} holds code and must belong to you alone (owner {os.getuid()}, mode {mode:o}): "
+        "run chmod 700 on it, or set XDG_CACHE_HOME"
+    )
+
+
+def test_a_cache_of_somebody_else_is_refused(cache: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(os, "getuid", lambda: 12345)
+    with pytest.raises(NumericsError, match=re.escape(f"{cache} holds code and must belong to")):
+        numerics.cache_folder()
+
+
+class Builder:
+    """Stands in for AOTInductor: a package is a file that says how often one was built."""
+
+    def __init__(self, cache: Path) -> None:
+        self.cache, self.built, self.fails = cache, 0, False
+        self.seen: list[str] = []
+
+    def export(self, module: Any, example: Any, *, dynamic_shapes: Any) -> Any:
+        return module, example
+
+    def build(self, exported: Any, *, package_path: str, inductor_configs: Any) -> str:
+        assert inductor_configs["emulate_precision_casts"] is True
+        self.seen = sorted(p.name for p in self.cache.glob("*.pt2"))
+        Path(package_path).write_text("half a")
+        if self.fails:
+            raise RuntimeError("no space left")
+        self.built += 1
+        Path(package_path).write_text(f"package {self.built}")
+        return package_path
+
+    def load(self, path: str, **how: Any) -> Any:
+        return lambda: Path(path).read_text()
+
+
+@pytest.fixture
+def builder(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Builder:
+    import torch._inductor
+
+    made = Builder(cache)
+    monkeypatch.setattr(torch.export, "export", made.export)
+    monkeypatch.setattr(torch._inductor, "aoti_compile_and_package", made.build)
+    monkeypatch.setattr(torch._inductor, "aoti_load_package", made.load)
+    monkeypatch.setattr(numerics, "compiler", lambda: "g++")
+    return made
+
+
+def test_a_package_is_built_once(builder: Builder):
+    example = [torch.zeros(3)]
+    assert numerics.package(by_a_number, example, key="k")() == "package 1"
+    assert numerics.package(by_a_number, example, key="k")() == "package 1"
+    assert builder.built == 1
+
+
+def test_another_key_shape_dtype_or_option_is_another_package(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch
+):
+    numerics.package(by_a_number, [torch.zeros(3)], key="k")
+    numerics.package(by_a_number, [torch.zeros(3)], key="other")
+    numerics.package(by_a_number, [torch.zeros(4)], key="k")
+    numerics.package(by_a_number, [torch.zeros(3, dtype=torch.float64)], key="k")
+    monkeypatch.setitem(numerics.SPEED, "realize_reads_threshold", 5)
+    monkeypatch.setitem(numerics.ONE_LOOP, "realize_reads_threshold", 5)
+    numerics.package(by_a_number, [torch.zeros(3)], key="k")
+    assert builder.built == 5
+
+
+def test_a_package_appears_whole_or_not_at_all(builder: Builder, cache: Path):
+    builder.fails = True
+    with pytest.raises(RuntimeError, match="no space left"):
+        numerics.package(by_a_number, [torch.zeros(3)], key="k")
+    assert [*cache.iterdir()] == []
+    builder.fails = False
+    assert numerics.package(by_a_number, [torch.zeros(3)], key="k")() == "package 1"
+    assert builder.seen == []
+    assert len([*cache.iterdir()]) == 1
+
+
+def test_a_package_wants_a_compiler(builder: Builder, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(numerics, "compiler", lambda: None)
+    with pytest.raises(NumericsError) as caught:
+        numerics.package(by_a_number, [torch.zeros(3)], key="k")
+    assert str(caught.value) == (
+        "building a package needs a C++ compiler (Debian: apt-get install g++); "
+        "without one use backend='eager'"
+    )
+
+
+def test_the_compiler_is_the_one_that_cxx_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert numerics.compiler() is None
+    mine = tmp_path / "mine"
+    mine.write_text("")
+    mine.chmod(0o755)
+    monkeypatch.setenv("CXX", str(mine))
+    assert numerics.compiler() == str(mine)
+
+
+def test_a_digest_changes_with_the_source_and_the_function(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.syspath_prepend(tmp_path)
+    file = tmp_path / "digested_twice.py"
+    file.write_text("def f():\n    return 1\ndef g():\n    return 1\n")
+    import digested_twice as module  # type: ignore[import-not-found]
+
+    before = numerics.sources_digest(module.f)
+    assert before == numerics.sources_digest(module.f)
+    assert before != numerics.sources_digest(module.g)
+    assert before != numerics.sources_digest(module.f, module.g)
+    file.write_text("def f():\n    return 2\n")
+    assert before != numerics.sources_digest(module.f)
