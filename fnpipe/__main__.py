@@ -1,4 +1,4 @@
-"""``python -m fnpipe demo`` and ``python -m fnpipe preview``."""
+"""``python -m fnpipe demo``, ``preview`` and ``bill``."""
 
 import argparse
 import hashlib
@@ -61,7 +61,7 @@ def run_demo(options: argparse.Namespace) -> None:
 
 
 def read(options: argparse.Namespace) -> Dataset:
-    """The data set that ``preview`` was asked for."""
+    """The data set that a command was asked for."""
     if options.yolo:
         return fp.read_yolo(options.yolo, split=options.split, task=options.task)
     if options.images is None:
@@ -93,6 +93,12 @@ def run_preview(options: argparse.Namespace) -> None:
     print(f"{options.out}: photos {ids.start} to {ids.stop - 1} of {len(data)}")
 
 
+def run_bill(options: argparse.Namespace) -> None:
+    from fnpipe.data.bill import bill
+
+    print(bill(read(options), longest=options.longest, folder=options.folder))
+
+
 def positive(text: str) -> int:
     number = int(text)
     if number < 1:
@@ -103,37 +109,44 @@ def positive(text: str) -> int:
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser("fnpipe", description="Training input with equal bytes anywhere.")
     commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
-
-    demo = commands.add_parser(
-        "demo",
-        help="augment five photos and show all that is known of the result",
-        description="Augments five photos that come with scikit-image, draws the result with its "
-        "targets, and prints what runs where, images a second, and a digest of the batches' bytes "
-        "that is the same on every machine.",
+    add_demo(
+        commands.add_parser(
+            "demo",
+            help="augment five photos and show all that is known of the result",
+            description="Augments five photos that come with scikit-image, draws the result with "
+            "its targets, and prints what runs where, images a second, and a digest of the "
+            "batches' bytes that is the same on every machine.",
+        )
     )
+    add_preview(
+        commands.add_parser(
+            "preview",
+            help="draw photos of your data set as a model will see them",
+            description="Draws consecutive photos of a data set, augmented, with their targets.",
+        )
+    )
+    add_bill(
+        commands.add_parser(
+            "bill",
+            help="say what keeping your data set's photos decoded would cost",
+            description="Prints the bytes that a pool of a data set's photos takes, the time to "
+            "build it, and what is free in memory, on the disk and on the device. Makes nothing.",
+        )
+    )
+    return top
+
+
+def add_demo(demo: argparse.ArgumentParser) -> None:
+    """Options of ``demo``."""
     demo.set_defaults(run=run_demo)
     demo.add_argument("--seed", type=int, default=0, help="of all randomness (default: 0)")
     demo.add_argument("--out", type=Path, default=Path("demo.png"), help="default: demo.png")
 
-    show = commands.add_parser(
-        "preview",
-        help="draw photos of your data set as a model will see them",
-        description="Draws consecutive photos of a data set, augmented, with their targets.",
-    )
+
+def add_preview(show: argparse.ArgumentParser) -> None:
+    """Options of ``preview``."""
     show.set_defaults(run=run_preview)
-    source = show.add_mutually_exclusive_group(required=True)
-    source.add_argument("--coco", type=Path, metavar="JSON", help="COCO annotations")
-    source.add_argument("--yolo", type=Path, metavar="YAML", help="a YOLO data set's data.yaml")
-    show.add_argument("--images", type=Path, metavar="DIR", help="the photos of --coco")
-    show.add_argument(
-        "--split", default="train", help="of --yolo: train, val, test (default: train)"
-    )
-    show.add_argument(
-        "--task",
-        choices=("detect", "segment", "pose", "obb"),
-        default="detect",
-        help="which targets to read (default: detect)",
-    )
+    add_source(show)
     show.add_argument("--index", type=int, default=0, help="the first photo (default: 0)")
     show.add_argument("--count", type=positive, default=16, help="how many (default: 16)")
     show.add_argument("--seed", type=int, default=0, help="of all randomness (default: 0)")
@@ -141,7 +154,31 @@ def parser() -> argparse.ArgumentParser:
     show.add_argument("--size", type=positive, default=640, help="output side (default: 640)")
     show.add_argument("--plain", action="store_true", help="the photos as they are, not augmented")
     show.add_argument("--out", type=Path, default=Path("preview.png"), help="default: preview.png")
-    return top
+
+
+def add_bill(due: argparse.ArgumentParser) -> None:
+    """Options of ``bill``."""
+    due.set_defaults(run=run_bill)
+    add_source(due)
+    due.add_argument("--longest", type=positive, help="shrink photos to so many pixels a side")
+    due.add_argument("--folder", type=Path, metavar="DIR", help="where a pool on disk would lie")
+
+
+def add_source(command: argparse.ArgumentParser) -> None:
+    """Options that name a data set."""
+    source = command.add_mutually_exclusive_group(required=True)
+    source.add_argument("--coco", type=Path, metavar="JSON", help="COCO annotations")
+    source.add_argument("--yolo", type=Path, metavar="YAML", help="a YOLO data set's data.yaml")
+    command.add_argument("--images", type=Path, metavar="DIR", help="the photos of --coco")
+    command.add_argument(
+        "--split", default="train", help="of --yolo: train, val, test (default: train)"
+    )
+    command.add_argument(
+        "--task",
+        choices=("detect", "segment", "pose", "obb"),
+        default="detect",
+        help="which targets to read (default: detect)",
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -161,10 +161,11 @@ def flatten(sources: Sources, plan: Plan) -> list[Tensor]:
 def _rebuild(recipe: Recipe, tensors: tuple[Tensor, ...]) -> tuple[Tensor, Tiles, Plan]:
     words, maps, splits, mirror, *rest = tensors
     tiles, colors = Tiles(*rest[:6]), tuple(rest[6:])
-    unused = tiles.start
+    unused = tiles.start[:, 0]  # and so is what is made of it: no compiler keeps it
     plan = Plan(
-        ids=unused, epochs=unused, sources=unused, maps=maps, forward=maps, splits=splits,
-        mirror=mirror, colors=colors, size=recipe.size, projective=recipe.projective,
+        ids=unused, epochs=unused, sources=tiles.start, maps=maps, forward=maps.double(),
+        splits=splits, mirror=mirror, colors=colors, size=recipe.size,
+        projective=recipe.projective,
     )  # fmt: skip
     return words, tiles, plan
 

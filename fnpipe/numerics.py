@@ -144,7 +144,7 @@ def _line() -> str:
     """The innermost line on the stack that is no machinery's: file:line: code."""
     for frame in reversed(traceback.extract_stack()):
         parts = set(Path(frame.filename).parts)
-        if frame.filename not in (__file__, "<string>") and not parts & MACHINERY:
+        if frame.filename != __file__ and not parts & MACHINERY:
             return f"{frame.filename}:{frame.lineno}: {frame.line}"
     return "source line unknown"
 

@@ -242,7 +242,7 @@ class Plan(Movable):
     forward: Float64[Tensor, "b t 3 3"]
     splits: Float32[Tensor, "b 2 s 3"]
     mirror: Bool[Tensor, "b 2"]
-    colors: tuple[Float32[Tensor, "b q"], ...]
+    colors: tuple[Float32[Tensor, "b _"], ...]
     size: tuple[int, int] = static()
     """Height, width of every output image."""
     projective: bool = static(default=False)
@@ -259,10 +259,11 @@ class Plan(Movable):
         height, width = self.size
         corners = torch.tensor([[0, 0, 1], [width, 0, 1], [0, height, 1], [width, height, 1.0]])
         look = (self.maps[..., :2, None, :] * corners).sum(-1).abs()
-        if not self.projective and not bool((look <= limit * 128).all()):
+        near = (look <= limit * 128).flatten(1).all(1)  # no number is near where it is NaN
+        if not self.projective and not bool(near.all()):
             raise ArgumentError(
-                f"plan: sample {int(self.ids[(look > limit * 128).flatten(1).any(1)][0])} looks "
-                f"more than {limit:g} pixels away from its photo; draw a milder map"
+                f"plan: sample {int(self.ids[~near][0])} looks more than {limit:g} pixels away "
+                "from its photo; draw a milder map"
             )
         return self
 

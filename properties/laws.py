@@ -92,7 +92,7 @@ COLUMNS = {
     "value": gain,
     "strength": numbers(0, 1),
     "threshold": numbers(0, 256, 127, 128),
-    "step": st.sampled_from([float(2**n) for n in range(8)]),
+    "step": st.one_of(st.integers(1, 128).map(float), numbers(1, 128)),
     "divisor": numbers(2.0**-60, 2.0**60, 2.0**-30, 1, 255, 65025),
     "x": centre,
     "y": centre,

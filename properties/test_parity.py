@@ -52,10 +52,11 @@ def backend(request: pytest.FixtureRequest, device: torch.device) -> tuple[str, 
     if name == "triton":
         pytest.importorskip("triton", reason="Triton is not installed")
         from kernels import run_triton
+
+        return name, lambda column: run_triton({n: t.to(device) for n, t in column.items()})
     if name == "package":
         request.getfixturevalue("package_cache")
         return name, packaged()
-        return name, lambda column: run_triton({n: t.to(device) for n, t in column.items()})
     run = everything if name == "eager" else numerics.compiled(everything)
     return name, lambda column: run(*(column[n].to(device) for n in NAMES))
 

@@ -186,7 +186,7 @@ def _unchanged(row: np.void, was: np.void, path: Path) -> bool:
     """Whether a photo's file is the one of an older entry: by its status, else by its contents."""
     if row[SHAPE] != was[SHAPE]:
         return False
-    return row[STATUS] == was[STATUS] or content(path) == was["content"].tobytes()
+    return bool(row[STATUS] == was[STATUS]) or content(path) == was["content"].tobytes()
 
 
 def content(path: Path) -> bytes:

@@ -82,7 +82,7 @@ class PoolFile:
 
     def broken(self, index: int) -> bool:
         """Whether an entry's words are not those that were written."""
-        return zlib.crc32(self.entry(index).cpu().numpy().data) != self.rows[index]["check"]
+        return zlib.crc32(self.entry(index).cpu().numpy().data) != int(self.rows[index]["check"])
 
     def close(self, *, last_removes: bool = False) -> None:
         """Let go of the file; with ``last_removes``, the last one to do so removes it."""

@@ -1,8 +1,8 @@
 """The colour pass alone: float32 planes to finished images, for what workers warped.
 
-12 bytes a pixel in, 6 out in bfloat16: at the speed of memory if accesses are wide. A lane takes four
-neighbouring pixels, 16 bytes a plane; in 16-bit channels-last layout they leave as three 8-byte
-words. The colour stages are the definitions re-read (:mod:`fnpipe.ops.reread`), numerics as in
+12 bytes a pixel in, 6 out in bfloat16: at the speed of memory if accesses are wide. A lane takes
+four neighbouring pixels, 16 bytes a plane; in 16-bit channels-last layout they leave as three
+8-byte words. The colour stages are the definitions re-read (:mod:`fnpipe.ops.reread`), numerics as in
 :mod:`fnpipe.ops.render_triton`.
 """
 
@@ -89,7 +89,9 @@ def three(first, second, third):
     stores of every third word leave an H200's level 2 cache merging partial sectors: the colour
     pass ran at 0.45 of a copy's speed that way, and took no longer with the colour in it.
     """
-    return tl.join(tl.join(first, third), tl.join(second, second)).reshape(first.shape + [4])
+    # Triton has no starred lists.
+    shape: tl.constexpr = first.shape + [4]  # noqa: RUF005
+    return tl.join(tl.join(first, third), tl.join(second, second)).reshape(shape)
 
 
 @triton.jit

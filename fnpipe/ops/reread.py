@@ -88,6 +88,7 @@ HELPERS: dict[Any, Any] = {
     builtins.abs: _abs,
 }
 """Torch's elementwise functions and their Triton spelling: the whole vocabulary that is re-read."""
+KNOWN = f"{', '.join(sorted({h.__name__ for h in HELPERS}))}, + - * /, comparisons and .to()"
 
 _TORCH = types.ModuleType("torch")
 for _fn, _helper in HELPERS.items():
@@ -113,6 +114,13 @@ class _Spelling(ast.NodeTransformer):
             return ast.copy_location(called, node)
         return node
 
+    def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST:
+        if not isinstance(node.op, ast.Div):
+            return self.generic_visit(node)
+        before = ast.parse(ast.unparse(node.target), mode="eval").body
+        divided = ast.BinOp(before, node.op, node.value)
+        return ast.copy_location(ast.Assign([node.target], self.visit(divided)), node)
+
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         self.generic_visit(node)
         node.decorator_list = []
@@ -137,8 +145,30 @@ def _bind(name: str, value: Any, fn: Callable[..., Any]) -> Any:
     except (KeyError, TypeError):
         raise Unreadable(
             f"{fn.__qualname__} uses {name!r} ({type(value).__name__}), which has no Triton "
-            f"spelling; known are {', '.join(sorted({h.__name__ for h in HELPERS}))} and arithmetic"
+            f"spelling; known are {KNOWN}"
         ) from None
+
+
+UNLIKE = {ast.Mod: "%", ast.FloorDiv: "//", ast.Pow: "**", ast.MatMult: "@"}
+"""Operators that Triton lacks or gives another meaning: its remainders have the dividend's sign."""
+
+
+def _refuse_unlike(tree: ast.AST, names: dict[str, Any], fn: Callable[..., Any]) -> None:
+    """Errors: :class:`Unreadable`, with the line, for operators, methods and names of torch's."""
+    for node in ast.walk(tree):
+        what = None
+        if isinstance(node, ast.AugAssign) or (isinstance(node, ast.BinOp) and not _constant(node)):
+            what = UNLIKE.get(type(node.op))
+        elif isinstance(node, ast.Attribute) and node.attr != "to":
+            owner = names.get(node.value.id) if isinstance(node.value, ast.Name) else None
+            known = owner is torch and hasattr(_TORCH, node.attr)
+            what = None if known else ast.unparse(node)
+        if what is not None:
+            line = fn.__code__.co_firstlineno + node.lineno - 1  # type: ignore[attr-defined]
+            raise Unreadable(
+                f"{fn.__code__.co_filename}:{line}: {fn.__qualname__} uses {what}, which has no "
+                f"Triton spelling; known are {KNOWN}"
+            )
 
 
 def define(name: str, source: str, globals: dict[str, Any], **options: Any) -> Any:
@@ -166,9 +196,10 @@ def reread(fn: Callable[..., Any]) -> Any:
         raise Unreadable(f"the source of {fn!r} cannot be read: {error}") from error
     if not isinstance(tree, ast.FunctionDef):
         raise Unreadable(f"{fn!r} is not written with def")
-    tree = ast.fix_missing_locations(_Spelling().visit(tree))
     closure = inspect.getclosurevars(fn)
-    names = {**closure.globals, **closure.nonlocals}
-    names |= {k: v for k, v in closure.builtins.items() if k in ("abs",)}
+    names = {**closure.builtins, **closure.globals, **closure.nonlocals}
+    tree = _Spelling().visit(tree)
+    _refuse_unlike(tree, names, fn)
+    tree = ast.fix_missing_locations(tree)
     table = {name: _bind(name, value, fn) for name, value in names.items()}
     return define(fn.__name__, ast.unparse(tree) + "\n", {**table, "_div": _div, "tl": tl})

@@ -137,13 +137,18 @@ def test_a_pixel_on_the_horizon_is_fill():
 
 
 def test_colour_stages_run_in_order_with_an_images_own_parameters():
-    planes = (torch.full((2, 1, 1), 100.0),) * 3
+    planes = same(torch.full((2, 1, 1), 100.0))
     colors = (torch.tensor([[1.0], [0.5]]), torch.tensor([[2.0], [0.0]]))
     red, _, _ = render.paint(planes, colors, (pixel.scale_brightness, pixel.scale_contrast))
     assert red.flatten().tolist() == [72.5, 127.5]
 
 
-CODES = (torch.tensor([[[-3.0, 0.5, 1.5, 114.0, 254.5, 300.0]]]),) * 3
+def same(plane: torch.Tensor) -> render.Planes:
+    """One plane for all three channels."""
+    return plane, plane, plane
+
+
+CODES = same(torch.tensor([[[-3.0, 0.5, 1.5, 114.0, 254.5, 300.0]]]))
 WHOLE = [0, 0, 2, 114, 254, 255]
 
 
@@ -164,7 +169,7 @@ def test_finished_images_have_the_dtype_and_layout_asked_for(
 @pytest.mark.parametrize("count", [1, 4])
 @pytest.mark.parametrize("channels_last", [False, True])
 def test_case_113_the_layout_is_as_requested_also_for_one_image(count: int, channels_last: bool):
-    planes = (torch.rand(count, 5, 7) * 255,) * 3
+    planes = same(torch.rand(count, 5, 7) * 255)
     made = render.finish(planes, Finish(torch.uint8, channels_last))
     wanted = (105, 1, 21, 3) if channels_last else (105, 35, 7, 1)
     assert made.stride() == wanted
@@ -177,7 +182,8 @@ def test_a_mean_and_a_deviation_are_a_product_and_a_sum():
 
 
 def test_words_hold_finished_codes():
-    planes = tuple(torch.full((2, 3, 4), c) for c in (1.4, 2.6, 300.0))
+    low, middle, high = (torch.full((2, 3, 4), c) for c in (1.4, 2.6, 300.0))
+    planes = (low, middle, high)
     words = render.to_words(planes)
     assert (words == (1 | 3 << 8 | 255 << 16)).all()
     for dtype in (torch.uint8, torch.float16):

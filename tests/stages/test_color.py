@@ -101,7 +101,7 @@ def test_other_stages_draw_one_number_or_leave_colours_alone(
 )
 def test_a_stage_runs_the_definition_and_is_written_as_it_was_called(stage: Any, fn: Any):
     assert stage.color is fn
-    assert eval(repr(stage), vars(fp)) == stage
+    assert eval(repr(stage), dict(vars(fp))) == stage
     assert pickle.loads(pickle.dumps(stage)) == stage
 
 

@@ -16,7 +16,9 @@ def single(x: float) -> float:
 
 
 def test_floats_are_in_zero_to_one_unless_told_otherwise():
-    assert fp.finish().finish == Finish(torch.float32, False, (single(1 / 255),) * 3)
+    assert fp.finish().finish == Finish(
+        torch.float32, scale=(share := single(1 / 255), share, share)
+    )
 
 
 def test_a_mean_and_a_deviation_become_one_product_and_one_sum():

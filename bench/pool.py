@@ -1,0 +1,198 @@
+"""The pool: a reader's traversal with it and without, its build against decoding, its opening.
+
+``python bench/pool.py [--json] [--out DIR] [--rounds 11] [--copies 4] [--workers N]``
+"""
+
+import os
+import resource
+import tempfile
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from itertools import count
+from multiprocessing import Process
+from pathlib import Path
+
+import contract
+import torch
+from contract import Contestant, Row
+from PIL import Image
+
+import fnpipe as fp
+from fnpipe.data.bill import cores
+from fnpipe.data.dataset import Dataset, pack_names
+from fnpipe.data.pool import Pool, pool
+from fnpipe.ops.windows import cut
+from fnpipe.pipeline import gather
+from fnpipe.types import Sources
+
+
+SIZE, BATCH = 640, 4
+WITH, IN_PLACE, WITHOUT = "fnpipe/with pool", "fnpipe/with pool, in place", "fnpipe/without"
+READY = 10_000
+
+
+def shared(name: str) -> Path:
+    """A folder of the usual photos. Errors: FileNotFoundError."""
+    beside = Path(__file__).resolve().parents[2] / "shared" / "data"
+    folder = Path(os.environ.get("FNPIPE_DATA", beside)) / name
+    if not folder.is_dir():
+        raise FileNotFoundError(f"no photos at {folder}; set FNPIPE_DATA")
+    return folder
+
+
+def tiles() -> Dataset:
+    """The four training photos of 1024 x 1024."""
+    folder = shared("dota8")
+    return fp.read_yolo(folder / "dota8.yaml", root=folder, task="obb")
+
+
+def coco() -> Dataset:
+    """The 128 training photos, about 576 x 488."""
+    folder = shared("coco")
+    return fp.read_coco(folder / "annotations" / "instances_train2017.json", folder / "train2017")
+
+
+def reader(who: str, data: Dataset, folder: str) -> Contestant:
+    """Read what the plans of an epoch see, batch after batch: every photo once an epoch.
+
+    With and without end at the same words, those that go to the device; in place there is no copy.
+    """
+    train = fp.pipe(fp.letterbox(SIZE), fp.flip(horizontal=0.5))
+    made = pool(data, "ram", folder=folder, progress=False)
+    steps = count()
+
+    def run() -> Sources:
+        ids = (torch.arange(BATCH) + next(steps) * BATCH) % len(data)
+        plan = train.draw(fp.key(seed=0, epoch=0, sample=ids), data)
+        found = gather(plan, data.read) if who == WITHOUT else made.gather(plan)
+        return found[0] if who == IN_PLACE else cut(*found)[0]
+
+    return Contestant(who, run, BATCH)
+
+
+def readers(case: str, data: Dataset, options: Namespace) -> list[Row]:
+    """With a pool, with it in place, and without, on the same draws."""
+    with tempfile.TemporaryDirectory() as folder:
+        contestants = [
+            contract.enter(who, partial(reader, who, data, folder))
+            for who in (WITHOUT, WITH, IN_PLACE)
+        ]
+        return contract.compete(
+            case, contestants, unit="ms/image", timer=contract.cpu_seconds, turn=0.2,
+            rounds=options.rounds,
+        )  # fmt: skip
+
+
+def copies(data: Dataset, times: int, folder: Path) -> Dataset:
+    """Every photo so many times, each under a name of its own."""
+    many = data.subset(torch.arange(times * len(data)) % len(data))
+    names = [f"{i}{data.path(i % len(data)).suffix}" for i in range(len(many))]
+    for i, name in enumerate(names):
+        os.symlink(data.path(i % len(data)), folder / name)
+    letters, offsets = pack_names(names)
+    return replace(many, root=folder, path_bytes=letters, path_offsets=offsets)
+
+
+def decode(data: Dataset, share: range) -> None:
+    """Decode a share of the photos and drop them."""
+    torch.set_num_threads(1)
+    for photo in share:
+        data.read(photo)
+
+
+def decode_all(data: Dataset, workers: int) -> None:
+    """Decode every photo once, by so many processes."""
+    shares = [range(i, len(data), workers) for i in range(workers)]
+    running = [Process(target=decode, args=(data, share)) for share in shares]
+    for process in running:
+        process.start()
+    for process in running:
+        process.join()
+
+
+def core_seconds(run: Callable[[], Pool | None], calls: int) -> float:
+    """CPU seconds of this process and of those it starts; giving a pool back does not count."""
+
+    def used() -> float:
+        who = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+        return sum(u.ru_utime + u.ru_stime for u in map(resource.getrusage, who))
+
+    total = 0.0
+    for _ in range(calls):
+        start = used()
+        made = run()
+        total += used() - start
+        if made is not None:
+            made.close()
+    return total
+
+
+def builds(options: Namespace) -> list[Row]:
+    """Build a pool in memory against decoding alone, in as many processes: images a core."""
+    workers = options.workers
+    with tempfile.TemporaryDirectory() as place:
+        data = copies(coco(), options.copies, Path(place))
+
+        def build() -> Pool:
+            return pool(data, "ram", workers=workers, progress=False)
+
+        case = f"build a pool in memory, {len(data)} photos, {workers} processes, CPU time"
+        contestants = [
+            Contestant("bound/decoding", lambda: decode_all(data, workers), len(data)),
+            Contestant("fnpipe/build", build, len(data)),
+        ]
+        return contract.compete(
+            case, contestants, unit="images/s", timer=core_seconds, rounds=options.rounds
+        )
+
+
+def openings(options: Namespace) -> list[Row]:
+    """Open a ready pool on the disk: entries a second, all photos looked at for changes."""
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        Image.new("RGB", (8, 8)).save(folder / "photo.png")
+        letters, offsets = pack_names(["photo.png"])
+        one = replace(
+            coco().subset([0]), root=folder, sizes=torch.tensor([[8, 8]]),
+            path_bytes=letters, path_offsets=offsets,
+        )  # fmt: skip
+        data = copies(one, READY, folder)
+        pool(data, "disk", folder=place, progress=False)
+
+        def run() -> object:
+            return pool(data, "disk", folder=place, progress=False)
+
+        contestants = [Contestant("fnpipe/open", run, READY, note="entries of 8 x 8 pixels")]
+        case = f"open a ready pool of {READY:,} entries"
+        return contract.compete(case, contestants, unit="images/s", rounds=options.rounds)
+
+
+def measure(options: Namespace) -> list[Row]:
+    """Every case; one that lacks its photos says so."""
+    torch.set_num_threads(1)
+    cases = {
+        "read 4 photos of 1024 x 1024": lambda case: readers(case, tiles(), options),
+        "read 128 photos of about 576 x 488": lambda case: readers(case, coco(), options),
+        "build": lambda case: builds(options),
+        "open": lambda case: openings(options),
+    }
+    rows = []
+    for case, run in cases.items():
+        try:
+            rows += run(case)
+        except FileNotFoundError as error:
+            rows.append(Row(case, WITH, None, "ms/image", note=contract.reason(error)))
+    return rows
+
+
+def add_options(parser: ArgumentParser) -> None:
+    """How much to do."""
+    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--copies", type=int, default=4, help="of each photo, to build a pool of")
+    parser.add_argument("--workers", type=int, default=cores(), help="processes that build")
+
+
+if __name__ == "__main__":
+    contract.main(__file__, measure, description=__doc__, against=WITHOUT, configure=add_options)

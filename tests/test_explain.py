@@ -1,0 +1,76 @@
+"""The table of what runs where."""
+
+import re
+
+import torch
+
+import fnpipe as fp
+from fnpipe.backends import Chosen
+from fnpipe.explain import bytes_of, explain
+
+
+PIPELINE = fp.pipe(
+    fp.mosaic(640),
+    fp.hsv(hue=0.015),
+    fp.flip(horizontal=0.5),
+    fp.keep(side=2.0),
+    fp.finish(torch.bfloat16),
+)
+
+
+def rows(text: str) -> dict[str, list[str]]:
+    """What stands behind each stage, columns apart by two spaces or more."""
+    return {
+        (parts := re.split(r"\s{2,}", line))[0]: parts[1:]
+        for line in text.splitlines()
+        if "(" in line and "  " in line
+    }
+
+
+def test_each_stage_says_what_it_does_and_where_by_cut():
+    found = rows(explain(PIPELINE))
+    assert [*found] == [
+        "mosaic(640)",
+        "flip(horizontal=0.5)",
+        "hsv(hue=0.015)",
+        "keep(side=2.0)",
+        "finish(dtype=torch.bfloat16)",
+    ]
+    assert found["mosaic(640)"] == [
+        "layout: one tile a pixel", "worker", "worker", "device", "device",
+    ]  # fmt: skip
+    assert found["hsv(hue=0.015)"][1:] == ["worker", "device", "device", "device"]
+    assert found["keep(side=2.0)"] == ["targets only", *["worker"] * 4]
+
+
+def test_one_cut_alone():
+    text = explain(PIPELINE, cut="warped", backends=Chosen("package", "eager", "since so"))
+    assert rows(text)["hsv(hue=0.015)"] == ["colour, pointwise", "device"]
+    assert "backends: worker package, device eager\n          (since so)" in text
+    assert "4.92 MB" in text
+    assert "finished " not in text
+
+
+def test_bytes_that_cross():
+    """Three planes of two bytes, of four, a word a pixel; a plan is a few hundred bytes."""
+    crossing = bytes_of(PIPELINE, (640, 640))
+    plan = crossing["plan"]
+    assert plan < 1000
+    assert crossing["finished"] == plan + 640 * 640 * 6
+    assert crossing["warped"] == plan + 640 * 640 * 12
+    assert crossing["source"] == plan + 640 * 640 * 4
+
+
+def test_a_size_is_taken_from_the_last_stage_that_sets_one_or_as_told():
+    assert "per 640 x 640 image" in explain(PIPELINE)
+    assert "per 96 x 64 image" in explain(fp.pipe(fp.resize(8), fp.letterbox((64, 96))))
+    assert "per 20 x 10 image" in explain(fp.pipe(fp.hsv()), size=(10, 20))
+
+
+def test_a_pipeline_and_one_of_no_stage_explain_themselves():
+    assert PIPELINE.explain() == explain(PIPELINE)
+    assert "per 640 x 640 image" in fp.pipe().explain()
+
+
+def test_no_line_ends_in_space():
+    assert all(line == line.rstrip() for line in explain(PIPELINE).splitlines())

@@ -1,0 +1,113 @@
+"""A value as one buffer: what comes out is what went in, in one piece of memory."""
+
+import pickle
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from fnpipe.packing import ALIGNMENT, packed
+from fnpipe.types import Batch, Targets
+
+
+DTYPES = [torch.uint8, torch.bool, torch.int32, torch.int64, torch.float64, torch.bfloat16]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0, 5), (3, 5)])
+def test_a_tensor_comes_back(dtype: torch.dtype, shape: tuple[int, ...]):
+    given = (torch.randn(shape) * 100).to(dtype)
+    (back,) = packed([given]).unpack()
+    assert back.dtype == dtype
+    assert back.shape == given.shape
+    assert torch.equal(back, given)
+
+
+def test_channels_last_stays_channels_last():
+    given = torch.rand(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    (back,) = packed([given]).unpack()
+    assert back.stride() == given.stride()
+    assert torch.equal(back, given)
+
+
+def test_a_view_with_gaps_is_copied_without_them():
+    given = torch.arange(24).view(4, 6)[:, ::2]
+    (back,) = packed([given]).unpack()
+    assert torch.equal(back, given)
+    assert back.is_contiguous()
+    assert packed([given]).buffer.numel() == 4 * 3 * 8
+
+
+def test_a_tensor_that_repeats_itself_comes_back():
+    given = torch.arange(3).expand(2, 3)
+    (back,) = packed([given]).unpack()
+    assert torch.equal(back, given)
+
+
+def test_all_lie_in_one_buffer_each_at_an_even_place():
+    given = [torch.ones(n, dtype=torch.uint8) * n for n in (1, 17, 3)]
+    made = packed(given)
+    assert [slot.start for slot in made.slots if slot] == [0, 16, 48]
+    assert made.buffer.numel() == 64
+    assert ALIGNMENT == 16
+    storage = made.buffer.untyped_storage().data_ptr()
+    assert {t.untyped_storage().data_ptr() for t in made.unpack()} == {storage}
+
+
+def test_unpacking_copies_nothing():
+    made = packed({"a": torch.zeros(4)})
+    made.unpack()["a"][2] = 7
+    assert made.unpack()["a"].tolist() == [0, 0, 7, 0]
+
+
+def batch() -> Batch:
+    return Batch(
+        images=torch.rand(2, 3, 4, 5).to(memory_format=torch.channels_last),
+        targets=Targets.empty(keypoints=3, corners=4),
+        ids=torch.tensor([5, 7]),
+        epochs=torch.tensor([0, 0]),
+    )
+
+
+def same(a: object, b: object) -> bool:
+    left, shape = pytree.tree_flatten(a)
+    right, other = pytree.tree_flatten(b)
+    return shape == other and all(
+        torch.equal(x, y) if isinstance(x, Tensor) else x is y
+        for x, y in zip(left, right, strict=True)
+    )
+
+
+def test_a_batch_keeps_its_type_and_what_is_absent():
+    back = packed(batch()).unpack()
+    assert isinstance(back, Batch)
+    assert isinstance(back.targets, Targets)
+    assert back.masks is None
+    given = batch()
+    assert same(packed(given).unpack(), given)
+
+
+def test_it_travels_and_its_buffer_may_move():
+    given = batch()
+    sent = pickle.loads(pickle.dumps(packed(given)))
+    assert same(sent.unpack(), given)
+    shifted = torch.cat([torch.zeros(16, dtype=torch.uint8), sent.buffer])[16:]
+    assert same(sent.replace(buffer=shifted).unpack(), given)
+    assert len(pytree.tree_leaves(packed(given))) == 1
+
+
+def test_memory_may_be_ones_own():
+    asked: list[int] = []
+
+    def empty(count: int, *, dtype: torch.dtype) -> Tensor:
+        asked.append(count)
+        return torch.empty(count, dtype=dtype)
+
+    packed([torch.zeros(5)], empty=empty)
+    assert asked == [32]
+
+
+def test_nothing_is_packed_as_nothing():
+    assert packed([]).unpack() == []
+    assert packed([None, torch.zeros(0)]).unpack()[0] is None
