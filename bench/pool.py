@@ -112,7 +112,7 @@ def decode_all(data: Dataset, workers: int) -> None:
         process.join()
 
 
-def core_seconds(run: Callable[[], Pool | None], calls: int) -> float:
+def core_seconds(run: Callable[[], object], calls: int) -> float:
     """CPU seconds of this process and of those it starts; giving a pool back does not count."""
 
     def used() -> float:
@@ -124,7 +124,7 @@ def core_seconds(run: Callable[[], Pool | None], calls: int) -> float:
         start = used()
         made = run()
         total += used() - start
-        if made is not None:
+        if isinstance(made, Pool):
             made.close()
     return total
 

@@ -93,11 +93,9 @@ class Pool:
 
         Reads all of both. Errors: DataError naming what differs.
         """
-        data = self.order.data
-        photos = entries(data).photos
-        faults = []
+        paths, faults = entries(self.order.data).paths, []
         for index in np.flatnonzero(self.file.rows["state"] == DONE).tolist():
-            path, row = data.path(photos[index]), self.file.rows[index]
+            path, row = paths[index], self.file.rows[index]
             if content(path) != row["content"].tobytes():
                 faults.append(f"{path}: its contents changed")
             if self.file.broken(index):

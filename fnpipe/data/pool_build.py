@@ -52,32 +52,34 @@ class Changed(DataError):
 class Entries:
     """The distinct files of a data set, in order of first appearance.
 
-    Entry ``e`` is photo ``photos[e]``; photo ``i`` is entry ``entry[i]``. ``rows`` say where each
-    goes in the pool's file, and what its own file is like now.
+    Entry ``e`` is photo ``photos[e]`` at ``paths[e]``; photo ``i`` is entry ``entry[i]``. ``rows``
+    say where each goes in the pool's file, and what its own file is like now.
     """
 
     photos: list[int]
+    paths: list[str]
     entry: Int64[Tensor, " photos"]
     rows: np.ndarray
 
 
 def entries(data: Dataset) -> Entries:
     """The distinct files of ``data``, each looked at; a missing one has a length of -1."""
-    letters, root = data.path_bytes.numpy().tobytes(), os.fsencode(data.root)
-    paths = [letters[start:stop] for start, stop in pairwise(data.path_offsets.tolist())]
+    letters = data.path_bytes.numpy().tobytes()
+    names = [letters[start:stop] for start, stop in pairwise(data.path_offsets.tolist())]
     first: dict[bytes, int] = {}
-    for photo, path in enumerate(paths):
-        first.setdefault(path, photo)
-    photos = [*first.values()]
-    place = {path: e for e, path in enumerate(first)}
+    for photo, name in enumerate(names):
+        first.setdefault(name, photo)
+    photos, place = [*first.values()], {name: e for e, name in enumerate(first)}
+    paths = [os.path.join(data.root, os.fsdecode(name)) for name in first]
     rows = lay_out(data.sizes.numpy()[photos])
-    found = np.array([status(os.path.join(root, path)) for path in first], np.int64).reshape(-1, 3)
-    for column, name in enumerate(STATUS):
-        rows[name] = found[:, column]
-    return Entries(photos, torch.tensor([place[path] for path in paths], dtype=torch.int64), rows)
+    found = np.array([*map(status, paths)], np.int64).reshape(-1, 3)
+    for column, field in enumerate(STATUS):
+        rows[field] = found[:, column]
+    entry = torch.tensor([place[name] for name in names], dtype=torch.int64)
+    return Entries(photos, paths, entry, rows)
 
 
-def status(path: Path | bytes) -> tuple[int, int, int]:
+def status(path: str) -> tuple[int, int, int]:
     """Bytes, mtime and ctime (ns) of a file, -1 where there is none.
 
     A program can set the mtime back, but not the ctime.
@@ -115,7 +117,7 @@ def build(
         try:
             with _writing(part) as descriptor:
                 if old:
-                    _copy(part, descriptor, old, wanted, data)
+                    _copy(part, descriptor, old, wanted)
                 _decode(part, data, wanted, workers, bar)
                 _complete(part, descriptor, data, wanted, bar)
             finish(part, path, durable=keep)
@@ -169,27 +171,27 @@ def _adopt(path: Path, rows: np.ndarray) -> PoolFile | None:
     return found
 
 
-def _copy(part: PoolFile, descriptor: int, old: PoolFile, wanted: Entries, data: Dataset) -> None:
+def _copy(part: PoolFile, descriptor: int, old: PoolFile, wanted: Entries) -> None:
     """Take over the entries of photos that did not change."""
     if len(old.rows) != len(part.rows):
         return
     both = (part.rows["state"] == PENDING) & (old.rows["state"] == DONE)
     for index in np.flatnonzero(both).tolist():
         row, was = wanted.rows[index].copy(), old.rows[index]
-        if _unchanged(row, was, data.path(wanted.photos[index])) and not old.broken(index):
+        if _unchanged(row, was, wanted.paths[index]) and not old.broken(index):
             for name in ("content", "check", "state"):
                 row[name] = was[name]
             write(descriptor, part, index, row, old.entry(index))
 
 
-def _unchanged(row: np.void, was: np.void, path: Path) -> bool:
+def _unchanged(row: np.void, was: np.void, path: str) -> bool:
     """Whether a photo's file is the one of an older entry: by its status, else by its contents."""
     if row[SHAPE] != was[SHAPE]:
         return False
     return bool(row[STATUS] == was[STATUS]) or content(path) == was["content"].tobytes()
 
 
-def content(path: Path) -> bytes:
+def content(path: str) -> bytes:
     """SHA-256 of a file, nothing where it cannot be read."""
     try:
         with open(path, "rb") as file:
@@ -255,10 +257,9 @@ def _complete(part: PoolFile, descriptor: int, data: Dataset, wanted: Entries, b
 
 def _fill(part: PoolFile, descriptor: int, index: int, data: Dataset, wanted: Entries) -> None:
     """Read a photo into its entry. Errors: DataError; Changed, where it is not as listed."""
-    photo = wanted.photos[index]
-    path, row = data.path(photo), wanted.rows[index].copy()
+    path, row = wanted.paths[index], wanted.rows[index].copy()
     row["content"] = np.frombuffer(content(path) or bytes(32), np.uint8)
-    image = data.read(photo)
+    image = data.read(wanted.photos[index])
     if image.shape[1:] != (row["height"], row["width"]):
         raise Changed(
             f"{path}: {image.shape[2]} x {image.shape[1]} pixels, the data set says "

@@ -2,8 +2,8 @@
 
 12 bytes a pixel in, 6 out in bfloat16: at the speed of memory if accesses are wide. A lane takes
 four neighbouring pixels, 16 bytes a plane; in 16-bit channels-last layout they leave as three
-8-byte words. The colour stages are the definitions re-read (:mod:`fnpipe.ops.reread`), numerics as in
-:mod:`fnpipe.ops.render_triton`.
+8-byte words. The colour stages are the definitions re-read (:mod:`fnpipe.ops.reread`), numerics as
+in :mod:`fnpipe.ops.render_triton`.
 """
 
 from collections.abc import Callable
