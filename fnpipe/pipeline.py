@@ -183,6 +183,10 @@ class Alone:
 def pipe(*stages: Any) -> Pipeline:
     """Compose stages and pipelines, left to right; a pipeline of none leaves a sample as it is.
 
+    >>> from fnpipe import flip, letterbox
+    >>> pipe(letterbox(640), pipe(flip(horizontal=0.5)))
+    pipe(letterbox(640), flip(horizontal=0.5))
+
     Errors: ArgumentError for what is no stage, a repeated name (draws depend on names), a layout
     that is not first, a ``finish`` that is not last.
     """

@@ -8,6 +8,8 @@ from scenes import Album, seeds
 from torch import Tensor
 
 import fnpipe as fp
+from fnpipe import pipeline
+from fnpipe.ops.maps import mirror
 from fnpipe.pipeline import gather
 from fnpipe.types import Targets
 
@@ -49,12 +51,12 @@ def album_of(spots: list[tuple[int, int, float, float]]) -> Album:
     return Album([spotted(*spot) for spot in spots], targets)
 
 
-def make(pipeline: fp.Pipeline, album: Album, seed: int) -> fp.Batch:
+def make(recipe: fp.Pipeline, album: Album, seed: int) -> fp.Batch:
     key = fp.key(seed=seed, epoch=0, sample=torch.tensor([0]))
-    plan = pipeline.draw(key, album)
+    plan = recipe.draw(key, album)
     sources, local = gather(plan, album.read)
-    targets = pipeline.annotate(plan, album)
-    return fp.Batch(pipeline.render(local, sources), targets, plan.ids, plan.epochs)
+    targets = recipe.annotate(plan, album)
+    return fp.Batch(recipe.render(local, sources), targets, plan.ids, plan.epochs)
 
 
 def centre_of_mass(image: Tensor, near: Tensor, reach: float) -> Tensor:
@@ -159,3 +161,14 @@ def test_a_spot_and_its_keypoint_move_together(drawn, layout, middle, seed):
     assume(not clipped)
     seen = assert_together(batch, gain=3.0 if middle else 2.2, boxes=not bent)
     assume(seen > 0)
+
+
+def test_a_flip_by_pixel_indices_would_be_seen(monkeypatch: pytest.MonkeyPatch):
+    """``W - 1 - x`` for ``W - x``: targets half a pixel off their picture, or a whole one."""
+
+    def by_indices(flips: Tensor, sizes: Tensor) -> Tensor:
+        return mirror(flips, sizes - 1)
+
+    monkeypatch.setattr(pipeline, "mirror", by_indices)
+    with pytest.raises(AssertionError, match="spot at"):
+        assert_together(make(fp.pipe(fp.flip(horizontal=1.0)), album_of([SPOT_60]), 0))

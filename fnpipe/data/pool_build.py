@@ -205,15 +205,14 @@ def _decode(part: PoolFile, data: Dataset, wanted: Entries, workers: int, bar: t
     pending = np.flatnonzero(part.rows["state"] == PENDING)
     # Large photos first, so that shares end at about the same time.
     pending = pending[np.argsort(-wanted.rows["length"][pending], kind="stable")]
-    bar.total, bar.n = len(part.rows), len(part.rows) - len(pending)
+    bar.total = len(part.rows)
+    bar.initial = bar.n = bar.total - len(pending)
     workers = min(workers, len(pending) // WORTH_A_PROCESS)
     if multiprocessing.current_process().daemon:
         workers = 0  # such a process may not start others
     shares = [pending[i::workers].tolist() for i in range(workers)] if workers > 1 else []
     running = [
-        multiprocessing.Process(
-            target=_work, args=(part.path, data, wanted, share, os.getpid()), daemon=True
-        )
+        multiprocessing.Process(target=_work, args=(part.path, data, wanted, share), daemon=True)
         for share in shares
     ]
     try:
@@ -228,14 +227,15 @@ def _decode(part: PoolFile, data: Dataset, wanted: Entries, workers: int, bar: t
             process.join()
 
 
-def _work(path: Path, data: Dataset, wanted: Entries, share: Sequence[int], parent: int) -> None:
+def _work(path: Path, data: Dataset, wanted: Entries, share: Sequence[int]) -> None:
     """Fill in a share of the entries while the parent lives; leave what fails to it."""
+    parent = multiprocessing.parent_process()
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets it too, and ends this process
     part = load(path, sealed=False)
     with _writing(part) as descriptor:
         for index in share:
-            if os.getppid() != parent:
+            if parent is None or not parent.is_alive():
                 return
             with contextlib.suppress(DataError, OSError):
                 _fill(part, descriptor, index, data, wanted)

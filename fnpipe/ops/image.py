@@ -45,6 +45,11 @@ def adjust_hsv(
     :func:`fnpipe.ops.pixel.shift_hsv`. Errors: ArgumentError for codes outside [0, 255], as of an
     image that was normalised already: its hue means nothing. The range is not looked at while
     compiling.
+
+    >>> red = torch.tensor([255.0, 0.0, 0.0]).view(3, 1, 1)
+    >>> third, one = torch.tensor(1 / 3), torch.tensor(1.0)
+    >>> adjust_hsv(red, third, one, one).flatten().round().tolist()
+    [0.0, 255.0, 0.0]
     """
     if not torch.compiler.is_compiling():
         low, high = (float(x) for x in image.aminmax()) if image.numel() else (0.0, 0.0)
