@@ -101,12 +101,7 @@ def kernels(name: str, who: str) -> list[Row]:
     """Registers and spills of the fused kernels that were made."""
     from fnpipe.ops import render_triton
 
-    found = {
-        (k.n_regs, k.n_spills)
-        for made in render_triton.built()
-        for cache in made.device_caches.values()
-        for k in cache[0].values()
-    }
+    found = {(k.n_regs, k.n_spills) for k, _ in render_triton.COMPILED.values()}
     registers = max((r for r, _ in found), default=None)
     spills = max((s for _, s in found), default=None)
     return [
