@@ -1,8 +1,13 @@
 """fnpipe: training input for detectors as pure functions; the same bytes however they are run."""
 
 from fnpipe.cuts import make_batch as make_batch
+from fnpipe.data.bill import Bill as Bill
+from fnpipe.data.bill import bill as bill
 from fnpipe.data.coco import read_coco as read_coco
 from fnpipe.data.dataset import Dataset as Dataset
+from fnpipe.data.pool import Pool as Pool
+from fnpipe.data.pool import pool as pool
+from fnpipe.data.prepare import prepare as prepare
 from fnpipe.data.yolo import read_yolo as read_yolo
 from fnpipe.keys import Key as Key
 from fnpipe.keys import fold_in as fold_in

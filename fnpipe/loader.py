@@ -122,6 +122,7 @@ class Loader:
             raise ArgumentError(f"data wanted at least one photo, came an empty set ({data.root})")
         if batch_size < 1:
             raise ArgumentError(f"batch_size wanted >= 1, came {batch_size}")
+        _check_pool(pool, data)
         self._pool = _device_pool(pool, self.device) if cut == "plan" else None
         self.job = Job(
             data, pipeline, batch_size, seed, cut, self.backends.worker, shuffle, drop_last,
@@ -196,6 +197,16 @@ class Loader:
     def explain(self) -> str:
         """What runs where, in which backend, and the bytes that cross."""
         return explain(self.job.pipeline, cut=self.job.cut, backends=self.backends)
+
+
+def _check_pool(pool: Any, data: Dataset) -> None:
+    """Errors: ArgumentError where a pool holds other photos than the data set, or other sizes."""
+    own = getattr(pool, "data", None)
+    if own is not None and not torch.equal(own.sizes, data.sizes):
+        raise ArgumentError(
+            f"pool holds {len(own)} photos in other sizes than data's {len(data)}: "
+            "pass pool.data as data"
+        )
 
 
 def _device_pool(pool: Any, device: torch.device) -> Sources:

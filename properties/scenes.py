@@ -163,7 +163,10 @@ def exact_scenes(draw: st.DrawFn) -> tuple[Album, Plan]:
     grid, count = draw(st.integers(1, 3)), draw(st.integers(1, 2))
     tiles = grid * grid
     step = st.one_of(st.sampled_from([0, 128, -128, 64, 256]), st.integers(-300, 300))
-    origin = st.integers(-1600, 1600).map(lambda n: n / 2)
+    # Half pixels put centres on centres and on edges, where one step more is another answer.
+    origin = st.one_of(
+        st.integers(-1600, 1600).map(lambda n: n / 2), st.integers(-16, 16).map(lambda n: 64.0 * n)
+    )
     row = st.tuples(step, step, origin)
     last = st.just((0, 0, 1))
     maps = draw(st.lists(st.tuples(row, row, last), min_size=count * tiles, max_size=count * tiles))

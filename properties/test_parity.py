@@ -61,7 +61,7 @@ def backend(request: pytest.FixtureRequest, device: torch.device) -> tuple[str, 
     return name, lambda column: run(*(column[n].to(device) for n in NAMES))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(columns())
 def test_every_backend_gives_the_words_of_eager(backend: tuple[str, Run], column):
     who, run = backend

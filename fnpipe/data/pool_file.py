@@ -1,12 +1,13 @@
 """The file of a pool: a head, a row an entry, then the words of all entries, to be mapped.
 
-    64 bytes      magic, version, number of entries, byte where the words begin, seal
+    64 bytes      magic, version, entries, byte where the words begin, decoders, seal
     80 an entry   rows (:data:`ROW`)
     from 4096 k   words, entry after entry, as :func:`fnpipe.ops.warp.pack` makes them
 
 Numbers are little-endian; nothing is pickled. The seal, SHA-256 of the rest of the head and of the
 rows, is written last: a file without the right one is still being built, or broken. Rows hold a
-checksum of their words, which :func:`broken` compares; opening does not (it would read all).
+checksum of their words, which :meth:`PoolFile.broken` compares; opening does not (it would read
+all). Another version of Pillow or its libraries may decode other pixels, so its digest is there.
 """
 
 import contextlib
@@ -19,12 +20,15 @@ import warnings
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from threading import Lock
 
 import numpy as np
+import PIL
 import torch
 from jaxtyping import Int32
+from PIL import features
 from torch import Tensor
 
 from fnpipe.types import DataError
@@ -38,7 +42,7 @@ except ImportError:  # no POSIX: nobody waits, and unique names alone keep build
 MAGIC = b"\x89FNPOOL\n"
 VERSION = 1
 """Of the layout, and of whatever decides the pixels of a photo: decoding, shrinking, packing."""
-HEAD = struct.Struct("<8sIIQ8x32s")
+HEAD = struct.Struct("<8sIIQ8s32s")
 PAGE = 4096
 ROW = np.dtype(
     [
@@ -104,6 +108,14 @@ def release(descriptors: list[int], path: Path, owner: int, *, last_removes: boo
         os.close(descriptor)
 
 
+@cache
+def decoders() -> bytes:
+    """A digest of the versions of what decodes photos, 8 bytes."""
+    libraries = ("jpg", "libjpeg_turbo", "jpg_2000", "zlib", "libtiff", "webp", "avif")
+    versions = [PIL.__version__, *(features.version(name) for name in libraries)]
+    return hashlib.blake2s(repr(versions).encode(), digest_size=8).digest()
+
+
 def length(row: np.void) -> int:
     """How many words an entry has."""
     return 2 + (int(row["width"]) + 2) * (int(row["height"]) + 2)
@@ -136,7 +148,7 @@ def begin(path: Path, rows: np.ndarray) -> PoolFile:
         lock(descriptor)
         os.truncate(descriptor, first + pool_bytes(rows))
         os.pwrite(descriptor, rows.tobytes(), HEAD.size)
-        os.pwrite(descriptor, HEAD.pack(MAGIC, VERSION, len(rows), first, bytes(32)), 0)
+        os.pwrite(descriptor, HEAD.pack(MAGIC, VERSION, len(rows), first, decoders(), bytes(32)), 0)
         return load(unique, sealed=False)
     finally:
         os.close(descriptor)
@@ -159,7 +171,7 @@ def write_row(descriptor: int, index: int, row: np.void) -> None:
 
 def finish(file: PoolFile, path: Path, *, durable: bool) -> None:
     """Seal a file and give it its name, in one step; with ``durable``, after it is on the disk."""
-    head = HEAD.pack(MAGIC, VERSION, len(file.rows), file.first, bytes(32))
+    head = HEAD.pack(MAGIC, VERSION, len(file.rows), file.first, decoders(), bytes(32))
     descriptor = os.open(file.path, os.O_RDWR)
     try:
         os.pwrite(descriptor, head[: HEAD.size - 32] + _seal(head, file.rows), 0)
@@ -198,9 +210,11 @@ def _read_head(path: Path, memory: mmap.mmap) -> tuple[int, int, bytes]:
     """Number of entries, the words' first byte, the seal."""
     if len(memory) < PAGE or memory[: len(MAGIC)] != MAGIC:
         raise DataError(f"{path}: not a pool file")
-    _, version, count, first, seal = HEAD.unpack_from(memory)
+    _, version, count, first, made_by, seal = HEAD.unpack_from(memory)
     if version != VERSION:
         raise DataError(f"{path}: version {version}, this is fnpipe of version {VERSION}")
+    if made_by != decoders():
+        raise DataError(f"{path}: its photos were decoded by another version of Pillow")
     if not HEAD.size + ROW.itemsize * count <= first <= len(memory) - 8:
         raise DataError(f"{path}: cut short")
     rows = np.frombuffer(memory, ROW, count, HEAD.size)
