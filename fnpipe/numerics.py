@@ -24,7 +24,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fnpipe.types import ArgumentError, NumericsError
@@ -303,8 +302,3 @@ def sources_digest(*functions: Callable[..., Any]) -> str:
         digest.update(f"{fn.__module__}.{fn.__qualname__}".encode())
         digest.update(Path(code.co_filename).read_bytes())
     return digest.hexdigest()
-
-
-def leaves(tree: Any) -> list[Tensor]:
-    """The tensors of a pytree, in order."""
-    return [x for x in pytree.tree_leaves(tree) if isinstance(x, Tensor)]
