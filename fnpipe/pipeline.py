@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from jaxtyping import UInt8
 from torch import Tensor
@@ -74,6 +75,21 @@ class Pipeline:
         return next((s for s in self.stages if isinstance(s, finish)), finish(torch.uint8))
 
     @cached_property
+    def _moves(self) -> tuple[tuple[Any, bool], ...]:
+        """The stages that move the picture, in order, and which of them only mirror it.
+
+        Found once: to ask ten stages for their protocol costs 0.3 ms on Python 3.11.
+        """
+        return tuple(
+            (s, isinstance(s, Mirror)) for s in self.stages if isinstance(s, Geometry | Mirror)
+        )
+
+    @cached_property
+    def _layout(self) -> Layout | None:
+        """The stage that chooses the photos, where there is one."""
+        return next((s for s in self.stages[:1] if isinstance(s, Layout)), None)
+
+    @cached_property
     def projective(self) -> bool:
         """Whether any stage needs a division a pixel."""
         return any(isinstance(s, Geometry) and s.projective for s in self.stages)
@@ -92,11 +108,11 @@ class Pipeline:
         placed = self._place(key, data.sizes, key.sample if rows is None else rows)
         frames, flips = placed.frames, torch.zeros(len(placed.frames), 2, dtype=torch.bool)
         moved = torch.eye(3, dtype=torch.float64).expand(len(frames), 3, 3)
-        for stage in self.stages:
+        for stage, mirrors in self._moves:
             own = fold_in(key, stage.name)
-            if isinstance(stage, Mirror):
+            if mirrors:
                 flips = flips ^ stage.mirror(own)
-            elif isinstance(stage, Geometry):
+            else:
                 moved = compose(mirror(flips, frames), moved)
                 flips = torch.zeros_like(flips)
                 step, frames = stage.move(stage.draw(own), frames)
@@ -116,8 +132,8 @@ class Pipeline:
 
     def _place(self, key: Key, sizes: Sizes, rows: Tensor) -> Placed:
         """The layout stage's tiles, or every photo alone in a frame of its own size."""
-        if self.stages and isinstance(self.stages[0], Layout):
-            return self.stages[0].place(fold_in(key, self.stages[0].name), sizes)
+        if self._layout is not None:
+            return self._layout.place(fold_in(key, self._layout.name), sizes)
         count = len(rows)
         return Placed(
             sources=rows[:, None],
@@ -153,9 +169,9 @@ class Pipeline:
             raise ArgumentError(f"key is of sample {at.tolist()}, sample.id is {sample.id}")
         key = key.replace(sample=at, epoch=key.epoch.reshape(-1))
         data, rows = (sample.data, at) if sample.data is not None else (Alone(sample), at * 0)
-        if sample.data is None and self.stages and isinstance(self.stages[0], Layout):
+        if sample.data is None and self._layout is not None:
             raise ArgumentError(
-                f"{self.stages[0]!r} needs partners: pass a sample of a data set (data[i])"
+                f"{self._layout!r} needs partners: pass a sample of a data set (data[i])"
             )
         plan = self.draw(key, data, rows=rows)
         sources, local = gather(plan, data.read)
@@ -252,11 +268,11 @@ def _steps(maps: Maps) -> Tensor:
 
 def _splits(inverse: Maps, seams: Tensor) -> Tensor:
     """Seams as linear functions of the output position, >= 0 past them: [b, 2, s, 3]."""
-    there = seams.isfinite()
-    at = torch.where(there, seams, 0.0)[..., None]
-    past = inverse[:, :2, None, :] - at * inverse[:, 2, None, None, :]
-    never = torch.tensor([0.0, 0.0, -1.0], dtype=torch.float64)
-    return torch.where(there[..., None], past, never).to(torch.float32)
+    rows, at = inverse.numpy(), seams.numpy()[..., None]
+    with np.errstate(invalid="ignore"):
+        past = rows[:, :2, None, :] - at * rows[:, 2, None, None, :]
+    past = np.where(np.isfinite(at), past, [0.0, 0.0, -1.0])
+    return torch.from_numpy(past.astype(np.float32))
 
 
 def _size(frames: Tensor) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float32, Float64, Int64
 from torch import Tensor
@@ -54,6 +55,9 @@ def annotate(
     tiles = (sources >= 0).nonzero().squeeze(1)
     rows, starts = gather_ragged(offsets, sources[tiles])
     tile = tiles.repeat_interleave(starts.diff())
+    if not plan.projective:
+        near = _near_frame(targets.boxes[rows], plan.forward.flatten(0, 1), tile, plan.size)
+        rows, tile = rows[near], tile[near]
     maps = plan.forward.flatten(0, 1)[tile]
     found = take(targets, rows)
     rings, boxes, share = _move_outlines(found, maps, plan.size)
@@ -140,6 +144,25 @@ def _join_offsets(parts: Sequence[Offsets]) -> Offsets:
     """Offsets of all runs, laid end to end."""
     counts = torch.cat([part.diff() for part in parts])
     return torch.cat((counts.new_zeros(1), counts.cumsum(0)))
+
+
+def _near_frame(
+    boxes: Boxes, maps: Maps, which: Int64[Tensor, " n"], size: tuple[int, int]
+) -> Int64[Tensor, " m"]:
+    """The rows whose box may show in the frame under the affine map ``maps[which]``.
+
+    A box holds all of its instance, so what is left out here would be dropped later: in mosaics of
+    COCO half of the instances, before their 40,000 points are touched. A pixel of margin is far
+    more than rounding takes.
+    """
+    a, b, c, d, e, f = maps[:, :2].reshape(-1, 6).numpy().T.take(which.numpy(), axis=1)
+    x0, y0, x1, y1 = boxes.numpy().T
+    x, y, width, height = (x0 + x1) * 0.5, (y0 + y1) * 0.5, (x1 - x0) * 0.5, (y1 - y0) * 0.5
+    u, v = a * x + b * y + c, d * x + e * y + f
+    across = np.abs(a) * width + np.abs(b) * height + 1.0
+    down = np.abs(d) * width + np.abs(e) * height + 1.0
+    seen = (u + across > 0) & (u - across < size[1]) & (v + down > 0) & (v - down < size[0])
+    return torch.from_numpy(np.flatnonzero(seen))
 
 
 def _move_outlines(
