@@ -7,6 +7,8 @@ from argparse import ArgumentParser, Namespace
 from functools import partial
 from itertools import cycle
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import contract
 import peers
@@ -16,10 +18,22 @@ from torch import Tensor
 
 
 CASE = "mosaic + affine + hsv + flip + quantise + bf16 channels-last"
+PAINT = "colour pass alone, float32 planes in, bf16 channels-last out"
 PATHS = ("eager", "compiled", "triton")
 COPY = "bound/device copy"
 PLANS = 4
 """Batches that take turns, so that a cache does not serve one batch over and over."""
+
+
+def pipeline(fp: ModuleType, size: int) -> Any:
+    """What the table's title says."""
+    return fp.pipe(
+        fp.mosaic(size),
+        fp.affine(translate=peers.TRANSLATE, scale=peers.SCALE),
+        fp.hsv(hue=peers.HUE, saturation=peers.SATURATION, value=peers.VALUE),
+        fp.flip(horizontal=peers.FLIP),
+        fp.finish(torch.bfloat16, channels_last=True),
+    )
 
 
 def ours(
@@ -30,13 +44,7 @@ def ours(
     from fnpipe.pipeline import pack_sources
 
     data = fp.read_coco(photos.annotations, photos.folder)
-    train = fp.pipe(
-        fp.mosaic(size),
-        fp.affine(translate=peers.TRANSLATE, scale=peers.SCALE),
-        fp.hsv(hue=peers.HUE, saturation=peers.SATURATION, value=peers.VALUE),
-        fp.flip(horizontal=peers.FLIP),
-        fp.finish(torch.bfloat16, channels_last=True),
-    )
+    train = pipeline(fp, size)
     pool = pack_sources(data.read(i) for i in range(len(data))).to(device)
     ids = [(torch.arange(batch) + i * batch) % len(data) for i in range(PLANS)]
     plans = cycle([train.draw(fp.key(seed=0, epoch=0, sample=i), data).to(device) for i in ids])
@@ -96,6 +104,44 @@ def case(
     )
 
 
+def paint(
+    path: str, photos: peers.Photos, *, batch: int, size: int, device: torch.device
+) -> Contestant:
+    """The device's part of the cut ``warped``: hsv and quantise on planes that are there."""
+    import fnpipe as fp
+    from fnpipe.backends import painter
+
+    data = fp.read_coco(photos.annotations, photos.folder)
+    train = pipeline(fp, size)
+    plan = train.draw(fp.key(seed=0, epoch=0, sample=torch.arange(batch) % len(data)), data)
+    colors = tuple(c.to(device) for c in plan.colors)
+    run = painter(train.recipe(plan.size), path)
+    planes = [torch.rand(batch, 3, size, size, device=device) * 255 for _ in range(PLANS)]
+    turns = cycle(planes)
+    return Contestant(f"fnpipe/{path}", lambda: run(next(turns), colors), batch)
+
+
+def color_pass(
+    size: int, batch: int, photos: peers.Photos, device: torch.device, paths: list[str]
+) -> list[Row]:
+    """Ours against a copy of the same bytes: 4 read and 2 written a code."""
+    shape = {"batch": batch, "size": size, "device": device}
+    floor = partial(device_copy, size * size * 3 * (4 + 2), device=device)
+    return contract.compete(
+        f"{PAINT}, {size}, batch {batch}",
+        [
+            contract.enter(COPY, floor),
+            *(
+                contract.enter(f"fnpipe/{path}", partial(paint, path, photos, **shape))
+                for path in paths
+            ),
+        ],
+        unit="images/s",
+        timer=contract.cuda_seconds,
+        rounds=9,
+    )
+
+
 def measure(options: Namespace) -> list[Row]:
     """Every size with every batch, and the picture where one is asked for."""
     if not torch.cuda.is_available():
@@ -109,7 +155,8 @@ def measure(options: Namespace) -> list[Row]:
             torch.cuda.empty_cache()
     if options.plot:
         plot(results, options.plot)
-    return [row for rows in results.values() for row in rows]
+    rows = [row for rows in results.values() for row in rows]
+    return rows + color_pass(640, 64, photos, device, options.paths)
 
 
 def plot(results: dict[tuple[int, int], list[Row]], file: Path) -> None:
