@@ -16,6 +16,7 @@ from fnpipe.ops.annotate import annotate
 from fnpipe.ops.maps import compose, invert, mirror
 from fnpipe.ops.warp import STEPS, pack
 from fnpipe.stages.finish import finish, keep
+from fnpipe.stages.masks import masks
 from fnpipe.stages.stage import Color, Geometry, Layout, Mirror, Placed
 from fnpipe.types import (
     ArgumentError,
@@ -72,6 +73,11 @@ class Pipeline:
     def finishing(self) -> finish:
         """The last stage; whole 8-bit codes where the pipeline names none."""
         return next((s for s in self.stages if isinstance(s, finish)), finish(torch.uint8))
+
+    @cached_property
+    def masking(self) -> masks | None:
+        """The stage that makes masks, where there is one."""
+        return next((s for s in self.stages if isinstance(s, masks)), None)
 
     @cached_property
     def projective(self) -> bool:
@@ -201,7 +207,7 @@ def pipe(*stages: Any) -> Pipeline:
     for place, s in enumerate(flat):
         if isinstance(s, Layout) and place > 0:
             raise ArgumentError(f"pipe: {s!r} chooses the photos and must be first")
-        after = [t for t in flat[place + 1 :] if not isinstance(t, keep)]
+        after = [t for t in flat[place + 1 :] if not isinstance(t, keep | masks)]
         if isinstance(s, finish) and after:
             raise ArgumentError(f"pipe: {s!r} must be last, came before {after[0]!r}")
     return Pipeline(flat)
@@ -210,7 +216,7 @@ def pipe(*stages: Any) -> Pipeline:
 def _flatten(given: Any) -> tuple[Any, ...]:
     if isinstance(given, Pipeline):
         return given.stages
-    kinds = (Layout, Geometry, Mirror, Color, finish, keep)
+    kinds = (Layout, Geometry, Mirror, Color, finish, keep, masks)
     if isinstance(given, type) or not isinstance(given, kinds):
         raise ArgumentError(
             f"pipe: wanted stages, came {given!r}; a function of three planes becomes one by "

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fnpipe.ops import raster
+from fnpipe.ops import paint, raster
 from fnpipe.types import Rings
 
 
@@ -123,7 +123,7 @@ def test_every_pixel_of_an_overlap_map_is_the_smallest_instance_there(batch, str
     images = data.draw(st.lists(st.integers(0, 2), min_size=len(batch), max_size=len(batch)))
     owner = torch.tensor(sorted(images), dtype=torch.int64)
     size = (12 * stride, 11 * stride)
-    found = raster.overlap_map(pack(batch), owner, 3, size, stride=stride)
+    found = paint.overlap_map(pack(batch), owner, 3, size, stride=stride)
     planes = draw(batch, stride)
     areas = planes.flatten(1).sum(1).tolist()
     wanted = torch.zeros_like(found)
@@ -137,7 +137,7 @@ def test_every_pixel_of_an_overlap_map_is_the_smallest_instance_there(batch, str
 TRITON = """
 import sys
 import torch
-from fnpipe.ops import raster
+from fnpipe.ops import paint, raster
 from fnpipe.types import Rings
 
 *parts, stride = torch.load(sys.argv[1])

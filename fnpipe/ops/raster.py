@@ -29,11 +29,10 @@ import torch
 from jaxtyping import Bool, Float32, Int, Int32, Int64, Shaped
 from torch import Tensor
 
-from fnpipe.types import ArgumentError, Labels, Owners, Points, Rings
+from fnpipe.types import ArgumentError, Points, Rings
 
 
 Masks = Bool[Tensor, "n mh mw"]
-IndexMaps = Int32[Tensor, "b mh mw"]
 Values = Float32[Tensor, "..."]
 Edges = tuple[Values, Values, Values, Values, Values]
 """Of edges as lines: x and y of the top, the change of x a unit of y, the least and the most x."""
@@ -60,63 +59,6 @@ def masks(rings: Rings, size: tuple[int, int], *, stride: int = 4, impl: str = "
     if stride < 1 or any(side < 1 or side % stride for side in size):
         raise ArgumentError(f"size: wanted positive multiples of stride {stride}; came {size}")
     return RASTERISERS[impl](rings, size[0] // stride, size[1] // stride, stride)
-
-
-def overlap_map(
-    rings: Rings,
-    owner: Owners,
-    images: int,
-    size: tuple[int, int],
-    *,
-    stride: int = 4,
-    impl: str = "torch",
-) -> IndexMaps:
-    """Number the instances of each image in one plane, from 1 in their order: 0 is background.
-
-    The largest mask is painted first, so that smaller ones end on top; of equal ones the later
-    does. A number never changes with the painting: one that is hidden whole is a gap.
-    """
-    number = torch.arange(1, len(owner) + 1, device=owner.device) - torch.searchsorted(owner, owner)
-    return paint(masks(rings, size, stride=stride, impl=impl), number, owner, images, background=0)
-
-
-def semantic_map(
-    rings: Rings,
-    labels: Labels,
-    owner: Owners,
-    images: int,
-    size: tuple[int, int],
-    *,
-    background: int = -1,
-    stride: int = 4,
-    impl: str = "torch",
-) -> IndexMaps:
-    """The label of the smallest instance over each pixel, painted as in :func:`overlap_map`."""
-    planes = masks(rings, size, stride=stride, impl=impl)
-    return paint(planes, labels, owner, images, background=background)
-
-
-def paint(
-    planes: Masks, values: Labels, owner: Owners, images: int, *, background: int
-) -> IndexMaps:
-    """Write each instance's value over its mask in its image, the largest mask first."""
-    order = torch.argsort(count(planes), descending=True, stable=True).tolist()
-    canvas = planes.new_full((images, *planes.shape[1:]), background, dtype=torch.int32)
-    image, value = owner.tolist(), values.tolist()
-    for i in order:
-        canvas[image[i]].masked_fill_(planes[i], value[i])
-    return canvas
-
-
-def count(planes: Masks) -> Int64[Tensor, " n"]:
-    """Pixels of each mask. Bytes add up as bytes, 127 rows at a time: 9 ms; sum() takes 250."""
-    parts = planes.view(torch.int8).split(127, 1)
-    return torch.stack([part.sum(1, dtype=torch.int8).sum(1) for part in parts]).sum(0)
-
-
-def split_by_owner(values: Shaped[Tensor, "n ..."], owner: Owners, images: int) -> list[Tensor]:
-    """The rows of each image, as views: ``images`` tensors, empty where an image owns nothing."""
-    return list(values.split(torch.bincount(owner, minlength=images).tolist()))
 
 
 # The rule: all that float arithmetic does, for torch and, re-read, for Triton
