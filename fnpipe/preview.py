@@ -79,8 +79,10 @@ class Overlay:
             self.pen.line([*ring, *ring[:2]], fill=ink, width=round(width * self.unit))
 
     def box(self, box: Tensor, ink: Color) -> None:
+        """Its outline, inside it; a box thinner than that is a line."""
         x0, y0, x1, y1 = (box * self.zoom).tolist()
-        self.pen.rectangle((x0, y0, x1 - 1, y1 - 1), outline=ink, width=round(1.5 * self.unit))
+        x1, y1 = max(x0, x1 - 1), max(y0, y1 - 1)
+        self.pen.rectangle((x0, y0, x1, y1), outline=ink, width=round(1.5 * self.unit))
 
     def dots(self, keypoints: Tensor, ink: Color) -> None:
         """Full where visible, hollow where labelled but hidden, none where missing."""
