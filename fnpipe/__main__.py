@@ -63,9 +63,7 @@ def run_demo(options: argparse.Namespace) -> None:
 def read(options: argparse.Namespace) -> Dataset:
     """The data set that a command was asked for."""
     if options.yolo:
-        return fp.read_yolo(
-            options.yolo, split=options.split, task=options.task, root=options.root
-        )
+        return fp.read_yolo(options.yolo, split=options.split, task=options.task, root=options.root)
     if options.images is None:
         given = "--coco" if options.coco else "--dota"
         raise ArgumentError(f"{given} needs --images, the folder of its photos")
