@@ -130,9 +130,12 @@ def test_an_oriented_box_is_drawn_where_it_is_not_upright():
     assert changed(plain, preview.draw(image, one(quads=tilted)))[5:20].any()
 
 
-def test_what_is_ignored_is_grey():
-    drawn = preview.draw(photo(), one(ignore=torch.tensor([True])), names=[""])
+@pytest.mark.parametrize("corners", [[], [[30.0, 5], [35, 10], [20, 25], [15, 20]]])
+def test_what_is_ignored_is_grey(corners: list[list[float]]):
+    quads = torch.tensor(corners).reshape(1, -1, 2)
+    drawn = preview.draw(photo(), one(ignore=torch.tensor([True]), quads=quads), names=[""])
     r, g, b = drawn.int().unbind(0)
+    assert not (drawn == 255).any()
     assert torch.equal(r, g)
     assert torch.equal(g, b)
 
