@@ -129,8 +129,8 @@ def draw(
 
     Boxes carry ``names[label]`` (the number where there is no name, nothing where it is ""), masks
     are translucent, keypoints are dots (hollow where hidden), an oriented box that is not upright
-    is drawn with a thin upright one round it; what is to be ignored is grey. Small objects lie on top of large ones. Of a
-    batch's targets, those of image ``owner``. Always a new tensor.
+    is drawn with a thin upright one round it; what is to be ignored is grey. Small objects lie on
+    top of large ones. Of a batch's targets, those of image ``owner``. Always a new tensor.
     """
     canvas = pillow.fromarray(np.ascontiguousarray(to_codes(image).permute(1, 2, 0).numpy()))
     width, height = (max(1, round(side * zoom)) for side in canvas.size)
