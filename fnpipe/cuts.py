@@ -112,13 +112,16 @@ def complete(
 def make_masks(parcel: Parcel, pipeline: Pipeline, backend: str) -> Masks:
     """What the pipeline's ``masks`` make of the targets, where they are; None without that stage.
 
-    On a GPU by Triton, unless ``backend`` is eager: the words are the same.
+    On a GPU by Triton, unless ``backend`` is eager; on the host as a package where that is one.
+    The bits are the same.
     """
     if pipeline.masking is None:
         return None
     plan, targets = parcel.plan, parcel.targets
-    fused = targets.boxes.is_cuda and backend != "eager"
-    impl = "triton" if fused else "torch"
+    if targets.boxes.is_cuda:
+        impl = "torch" if backend == "eager" else "triton"
+    else:
+        impl = "package" if backend == "package" else "torch"
     return pipeline.masking.rasterize(targets, len(plan), plan.size, impl=impl)
 
 

@@ -80,6 +80,15 @@ def test_every_cut_has_the_same_masks(stage, layout, photos, seed):
     assert masks.shape == (rows, SIZE[0] // stage.stride, SIZE[1] // stage.stride)
 
 
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 9), st.integers(0, 999))
+def test_a_package_makes_the_same(package_cache, count, photos):
+    """Of any number of crossings, down to none."""
+    targets, stage = blobs(count, photos).targets, fp.masks(stride=4)
+    wanted = stage.rasterize(targets, count, (64, 96))
+    assert_same(wanted, stage.rasterize(targets, count, (64, 96), impl="package"))
+
+
 @pytest.mark.filterwarnings("ignore:.* encountered in .*:RuntimeWarning")
 @settings(max_examples=6, deadline=None)
 @given(st.sampled_from(["instance", "overlap", "semantic"]), st.integers(0, 99))
