@@ -277,7 +277,7 @@ def test_split_by_owner_gives_views_and_keeps_empty_images():
 @pytest.mark.parametrize(
     ("size", "options", "message"),
     [
-        ((8, 8), {"impl": "cuda"}, "impl: wanted one of dense, window, torch, triton; came 'cuda'"),
+        ((8, 8), {"impl": "cuda"}, "impl: wanted one of dense, window, torch, package, triton; came 'cuda'"),
         ((8, 9), {}, "size: wanted positive multiples of stride 4; came (8, 9)"),
         ((0, 8), {}, "size: wanted positive multiples of stride 4; came (0, 8)"),
         ((8, 8), {"stride": 0}, "size: wanted positive multiples of stride 0; came (8, 8)"),
