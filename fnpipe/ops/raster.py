@@ -211,11 +211,12 @@ def _toggle(
     x, y = (column.contiguous() for column in rings.points.unbind(1))
     following = _following(rings.ring_offsets)
     row = first_past(y, height, stride)
-    edge, step = ragged((row - take(row, following)).abs())
+    counts = (row - take(row, following)).abs()
+    edge, start = torch.repeat_interleave(counts), exclusive_sum(counts)
     top, left, rows, pitch, base = windows
     ring = torch.repeat_interleave(rings.ring_offsets.diff())
     origin, pitches = take(8 * (base - top * pitch - left), ring), take(8 * pitch, ring)
-    pixel = past(x, y, following, row, edge, step, origin, pitches)
+    pixel = past(x, y, following, row, start, origin, pitches, edge)
     words = torch.zeros(int((rows * pitch).sum()) + 1, dtype=torch.int64, device=x.device)
     one = torch.ones(1, dtype=torch.int8, device=x.device)
     words.view(torch.int8).scatter_add_(0, pixel, one.expand(len(pixel)))
@@ -227,10 +228,10 @@ def pixels_past(
     y: Float32[Tensor, " p"],
     following: Int64[Tensor, " p"],
     row: Int32[Tensor, " p"],
-    edge: Int32[Tensor, " c"],
-    step: Int32[Tensor, " c"],
+    start: Int32[Tensor, " p"],
     origin: Int64[Tensor, " p"],
     pitch: Int64[Tensor, " p"],
+    edge: Int32[Tensor, " c"],
     *,
     width: int,
     stride: int,
@@ -238,10 +239,11 @@ def pixels_past(
     """For each crossing the first pixel past it, counted in the buffer of windows.
 
     Point p and the one ``following`` it are an edge, whose first row is the lesser of the two
-    ``row``. A crossing is that of ``edge``, ``step`` rows on; pixel x of row y of its ring's window
-    is number ``origin + pitch * y + x``.
+    ``row``. Its crossings, a row each, are the entries of ``edge`` that are p, from ``start`` on.
+    Pixel x of row y of its ring's window is number ``origin + pitch * y + x``.
     """
-    row = take(torch.minimum(row, take(row, following)), edge) + step
+    place = torch.arange(edge.shape[0], dtype=edge.dtype, device=edge.device)  # len() would fix it
+    row = take(torch.minimum(row, take(row, following)), edge) + (place - take(start, edge))
     lines = edge_to_line(x, y, take(x, following), take(y, following))
     position = crossing(centre(row, stride), *(take(field, edge) for field in lines))
     pixel = take(pitch, edge) * row + take(origin, edge)

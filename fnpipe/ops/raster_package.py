@@ -19,10 +19,9 @@ from fnpipe.types import Rings
 FUNCTIONS = (raster.pixels_past, raster.crossing, raster.edge_to_line, raster.first_past,
              raster.centre, raster.take)  # fmt: skip
 """All that is compiled: a change of their source is another package."""
-CROSSINGS = (4, 5)
-"""The arguments with an entry a crossing; the others have one a point."""
 DTYPES = (torch.float32, torch.float32, torch.int64, torch.int32,
-          torch.int32, torch.int32, torch.int64, torch.int64)  # fmt: skip
+          torch.int32, torch.int64, torch.int64, torch.int32)  # fmt: skip
+"""Of the arguments: an entry a point in all but the last, which has one a crossing."""
 
 
 def rasterize(rings: Rings, height: int, width: int, stride: int) -> raster.Masks:
@@ -38,7 +37,7 @@ def rasterize(rings: Rings, height: int, width: int, stride: int) -> raster.Mask
 
 def _pixels_past(*tensors: Tensor, width: int, stride: int) -> Tensor:
     """:func:`fnpipe.ops.raster.pixels_past`; itself where there are under two crossings."""
-    if len(tensors[CROSSINGS[0]]) < 2:
+    if len(tensors[-1]) < 2:
         return raster.pixels_past(*tensors, width=width, stride=stride)
     return _checked(width, stride)(*tensors)
 
@@ -65,7 +64,7 @@ def _load(width: int, stride: int) -> Callable[..., tuple[Tensor]]:
         return (raster.pixels_past(*tensors, width=width, stride=stride),)
 
     points, crossings = (torch.export.Dim(n, min=2, max=2**31) for n in ("points", "crossings"))
-    counts = [32 if i in CROSSINGS else 16 for i in range(len(DTYPES))]
+    counts = [16] * (len(DTYPES) - 1) + [32]
     example = [torch.zeros(n, dtype=dtype) for n, dtype in zip(counts, DTYPES, strict=True)]
     shapes = [{0: crossings if n == 32 else points} for n in counts]
     digest = numerics.sources_digest(*FUNCTIONS)
