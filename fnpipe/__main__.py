@@ -18,13 +18,13 @@ ROWS = 4
 """Rows and columns of the demo's picture: an epoch a row."""
 
 
-def training(size: int) -> fp.Pipeline:
+def training(size: int, *, mirrored: bool = True) -> fp.Pipeline:
     """What the commands show: the usual augmentation of a detector."""
     return fp.pipe(
         fp.mosaic(size),
         fp.affine(translate=0.1, scale=0.5),
         fp.hsv(hue=0.015, saturation=0.7, value=0.4),
-        fp.flip(horizontal=0.5),
+        fp.flip(horizontal=0.5 if mirrored else 0.0),
         fp.finish(torch.uint8),
     )
 
@@ -63,9 +63,12 @@ def run_demo(options: argparse.Namespace) -> None:
 def read(options: argparse.Namespace) -> Dataset:
     """The data set that a command was asked for."""
     if options.yolo:
-        return fp.read_yolo(options.yolo, split=options.split, task=options.task)
+        return fp.read_yolo(options.yolo, split=options.split, task=options.task, root=options.root)
     if options.images is None:
-        raise ArgumentError("--coco needs --images, the folder of its photos")
+        given = "--coco" if options.coco else "--dota"
+        raise ArgumentError(f"{given} needs --images, the folder of its photos")
+    if options.dota:
+        return fp.read_dota(options.images, options.dota)
     return fp.read_coco(options.coco, options.images, task=options.task)
 
 
@@ -84,7 +87,11 @@ def run_preview(options: argparse.Namespace) -> None:
         ]
         shown = preview.tile(pictures)
     else:
-        train = training(options.size)
+        # A pose without a left/right map cannot be mirrored, and says so where it is tried.
+        mirrored = data.task != "pose" or bool(data.keypoint_flip)
+        if not mirrored:
+            print("keypoints without a left/right map: photos are not mirrored")
+        train = training(options.size, mirrored=mirrored)
         batch = fp.make_batch(
             data, train, torch.tensor(ids), seed=options.seed, epoch=options.epoch
         )
@@ -169,7 +176,13 @@ def add_source(command: argparse.ArgumentParser) -> None:
     source = command.add_mutually_exclusive_group(required=True)
     source.add_argument("--coco", type=Path, metavar="JSON", help="COCO annotations")
     source.add_argument("--yolo", type=Path, metavar="YAML", help="a YOLO data set's data.yaml")
-    command.add_argument("--images", type=Path, metavar="DIR", help="the photos of --coco")
+    source.add_argument("--dota", type=Path, metavar="DIR", help="a folder of DOTA's texts")
+    command.add_argument(
+        "--images", type=Path, metavar="DIR", help="the photos of --coco or --dota"
+    )
+    command.add_argument(
+        "--root", type=Path, metavar="DIR", help="of --yolo, in place of its file's path"
+    )
     command.add_argument(
         "--split", default="train", help="of --yolo: train, val, test (default: train)"
     )

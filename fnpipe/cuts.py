@@ -15,7 +15,7 @@ The bytes of a batch are the same for all of them.
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float32, Shaped
+from jaxtyping import Bool, Float32, Int32, Shaped
 from torch import Tensor
 
 from fnpipe.backends import CUTS, Chosen, best, check_backend, painter, renderer, warper
@@ -23,6 +23,9 @@ from fnpipe.keys import Key, key
 from fnpipe.ops import windows
 from fnpipe.pipeline import Photos, Pipeline, gather
 from fnpipe.types import ArgumentError, Batch, Movable, Plan, Sources, Targets, value
+
+
+Masks = Bool[Tensor, "n mh mw"] | Int32[Tensor, "b mh mw"] | None
 
 
 @runtime_checkable
@@ -41,6 +44,7 @@ class Parcel(Movable):
     images: Shaped[Tensor, "b 3 h w"] | None = None
     planes: Float32[Tensor, "b 3 h w"] | None = None
     sources: Sources | None = None
+    masks: Masks = None
 
 
 def choose_backends(
@@ -80,7 +84,8 @@ def add_pixels(
     recipe = pipeline.recipe(plan.size)
     if cut == "warped":
         return parcel.replace(planes=warper(recipe, backend)(sources, local))
-    return parcel.replace(images=renderer(recipe, backend)(sources, local))
+    images = renderer(recipe, backend)(sources, local)
+    return parcel.replace(images=images, masks=make_masks(parcel, pipeline, backend))
 
 
 def complete(
@@ -100,7 +105,24 @@ def complete(
         if sources is None:
             raise ArgumentError("complete: a parcel of a plan alone wants the pool it counts in")
         images = renderer(recipe, backend)(sources, plan)
-    return Batch(images, parcel.targets, plan.ids, plan.epochs)
+    masks = make_masks(parcel, pipeline, backend) if parcel.masks is None else parcel.masks
+    return Batch(images, parcel.targets, plan.ids, plan.epochs, masks)
+
+
+def make_masks(parcel: Parcel, pipeline: Pipeline, backend: str) -> Masks:
+    """What the pipeline's ``masks`` make of the targets, where they are; None without that stage.
+
+    On a GPU by Triton, unless ``backend`` is eager; on the host as a package where that is one.
+    The bits are the same.
+    """
+    if pipeline.masking is None:
+        return None
+    plan, targets = parcel.plan, parcel.targets
+    if targets.boxes.is_cuda:
+        impl = "torch" if backend == "eager" else "triton"
+    else:
+        impl = "package" if backend == "package" else "torch"
+    return pipeline.masking.rasterize(targets, len(plan), plan.size, impl=impl)
 
 
 def make_batch(

@@ -17,6 +17,7 @@ from fnpipe.ops.annotate import annotate
 from fnpipe.ops.maps import compose, invert, mirror
 from fnpipe.ops.warp import STEPS, pack
 from fnpipe.stages.finish import finish, keep
+from fnpipe.stages.masks import masks
 from fnpipe.stages.stage import Color, Geometry, Layout, Mirror, Placed
 from fnpipe.types import (
     ArgumentError,
@@ -88,6 +89,11 @@ class Pipeline:
     def _layout(self) -> Layout | None:
         """The stage that chooses the photos, where there is one."""
         return next((s for s in self.stages[:1] if isinstance(s, Layout)), None)
+
+    @cached_property
+    def masking(self) -> masks | None:
+        """The stage that makes masks, where there is one."""
+        return next((s for s in self.stages if isinstance(s, masks)), None)
 
     @cached_property
     def projective(self) -> bool:
@@ -217,7 +223,7 @@ def pipe(*stages: Any) -> Pipeline:
     for place, s in enumerate(flat):
         if isinstance(s, Layout) and place > 0:
             raise ArgumentError(f"pipe: {s!r} chooses the photos and must be first")
-        after = [t for t in flat[place + 1 :] if not isinstance(t, keep)]
+        after = [t for t in flat[place + 1 :] if not isinstance(t, keep | masks)]
         if isinstance(s, finish) and after:
             raise ArgumentError(f"pipe: {s!r} must be last, came before {after[0]!r}")
     return Pipeline(flat)
@@ -226,7 +232,7 @@ def pipe(*stages: Any) -> Pipeline:
 def _flatten(given: Any) -> tuple[Any, ...]:
     if isinstance(given, Pipeline):
         return given.stages
-    kinds = (Layout, Geometry, Mirror, Color, finish, keep)
+    kinds = (Layout, Geometry, Mirror, Color, finish, keep, masks)
     if isinstance(given, type) or not isinstance(given, kinds):
         raise ArgumentError(
             f"pipe: wanted stages, came {given!r}; a function of three planes becomes one by "

@@ -279,7 +279,8 @@ class Batch(Movable):
     targets: Targets
     ids: Int64[Tensor, " b"]
     epochs: Int64[Tensor, " b"]
-    masks: Bool[Tensor, "n mh mw"] | None = None
+    masks: Bool[Tensor, "n mh mw"] | Int32[Tensor, "b mh mw"] | None = None
+    """Of a pipeline with :class:`fnpipe.masks`: planes of instances, or maps of images."""
 
     def __len__(self) -> int:
         return self.images.shape[0]

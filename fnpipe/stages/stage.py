@@ -9,6 +9,7 @@ There is no base class. A pipeline tells stages apart by what they offer:
 ``draw`` + ``color``   colour: parameters from a key, arithmetic on three planes
 ``finish``             dtype, layout, range; the last one
 ``keep``               which targets stay
+``rasterize``          masks of the rings that are left
 ====================  ==========================================================================
 """
 
