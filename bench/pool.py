@@ -15,6 +15,7 @@ from multiprocessing import Process
 from pathlib import Path
 
 import contract
+import numpy as np
 import torch
 from contract import Contestant, Row
 from PIL import Image
@@ -22,6 +23,7 @@ from PIL import Image
 import fnpipe as fp
 from fnpipe.data.bill import cores
 from fnpipe.data.dataset import Dataset, pack_names
+from fnpipe.data.decode import read_image
 from fnpipe.data.pool import Pool, pool
 from fnpipe.ops.windows import cut
 from fnpipe.pipeline import gather
@@ -95,17 +97,29 @@ def copies(data: Dataset, times: int, folder: Path) -> Dataset:
     return replace(many, root=folder, path_bytes=letters, path_offsets=offsets)
 
 
-def decode(data: Dataset, share: range) -> None:
+def load(path: Path) -> None:
+    """Pillow decodes a photo and leaves the pixels where they come out."""
+    with Image.open(path) as photo:
+        photo.load()
+
+
+def to_array(path: Path) -> np.ndarray:
+    """The usual line."""
+    with Image.open(path) as photo:
+        return np.array(photo.convert("RGB"))
+
+
+def decode(read: Callable[[Path], object], data: Dataset, share: range) -> None:
     """Decode a share of the photos and drop them."""
     torch.set_num_threads(1)
     for photo in share:
-        data.read(photo)
+        read(data.path(photo))
 
 
-def decode_all(data: Dataset, workers: int) -> None:
+def decode_all(read: Callable[[Path], object], data: Dataset, workers: int) -> None:
     """Decode every photo once, by so many processes."""
     shares = [range(i, len(data), workers) for i in range(workers)]
-    running = [Process(target=decode, args=(data, share)) for share in shares]
+    running = [Process(target=decode, args=(read, data, share)) for share in shares]
     for process in running:
         process.start()
     for process in running:
@@ -129,6 +143,13 @@ def core_seconds(run: Callable[[], object], calls: int) -> float:
     return total
 
 
+DECODERS = {
+    "bound/Pillow's load": (load, "pixels left inside Pillow, nothing read, checked or stored"),
+    "pillow": (to_array, "np.array(photo.convert('RGB')), dropped"),
+    "fnpipe/read_image": (read_image, "the reader without a pool, dropped"),
+}
+
+
 def builds(options: Namespace) -> list[Row]:
     """Build a pool in memory against decoding alone, in as many processes: images a core."""
     workers = options.workers
@@ -140,8 +161,11 @@ def builds(options: Namespace) -> list[Row]:
 
         case = f"build a pool in memory, {len(data)} photos, {workers} processes, CPU time"
         contestants = [
-            Contestant("bound/decoding", lambda: decode_all(data, workers), len(data)),
             Contestant("fnpipe/build", build, len(data)),
+            *(
+                Contestant(who, partial(decode_all, read, data, workers), len(data), note)
+                for who, (read, note) in DECODERS.items()
+            ),
         ]
         return contract.compete(
             case, contestants, unit="images/s", timer=core_seconds, rounds=options.rounds

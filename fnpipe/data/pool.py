@@ -27,7 +27,6 @@ from fnpipe.data.pool_file import (
 )
 from fnpipe.data.pool_order import Order, check_room, file_name, fitting, own_folder
 from fnpipe.data.prepare import prepare
-from fnpipe.ops.warp import pack
 from fnpipe.types import ArgumentError, DataError, Plan, Sources
 
 
@@ -79,7 +78,7 @@ class Pool:
     def _entry(self, photo: int) -> Tensor:
         """The words of a photo, decoded if it is not held."""
         if self.held is not None and not self.held[photo]:
-            return pack(self.data.read(photo))
+            return self.data.read_packed(photo)[0]
         start = int(self.sources.offsets[photo]) - 2
         width, height = self.sources.sizes[photo].tolist()
         return self.sources.words[start : start + 2 + (width + 2) * (height + 2)]
