@@ -1,6 +1,7 @@
 """Pools: the same bytes as decoding anew, whatever the kind, and never of another photo."""
 
 import os
+import pickle
 import shutil
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import fnpipe as fp
 from fnpipe.data.bill import bill
 from fnpipe.data.coco import read_coco
 from fnpipe.data.prepare import prepare
-from fnpipe.types import DataError
+from fnpipe.types import ArgumentError, DataError
 
 
 @pytest.mark.parametrize("kind", ["ram", "disk", "device"])
@@ -73,6 +74,34 @@ def test_a_prefix_is_held_and_the_rest_decoded_when_needed(write_photos, make_po
         assert decoded == needed
         assert torch.equal(batch.images, fp.make_batch(data, train, ids, seed=0).images)
         decoded.clear()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(("share", "alone"), [(0.9, {False}), (0.2, {False, True})])
+def test_a_device_that_holds_a_part_is_sent_the_rest(
+    write_photos, make_pool, share: float, alone: set[bool], workers: int
+):
+    """Windows of what it lacks, into the room it keeps; where they do not fit, of all."""
+    data = write_photos(24)
+    whole = make_pool(data, "device")
+    made = make_pool(data, "device", limit=int(share * whole.bytes), overflow="prefix")
+    assert made.bytes <= share * whole.bytes
+    assert made.rest is not None
+    assert made.held is not None
+    assert 0 < int(made.held.sum()) < 24
+    train = fp.pipe(fp.mosaic(24), fp.affine(degrees=9.0, scale=0.5), fp.flip(horizontal=0.5))
+    options = {"batch_size": 2, "seed": 3, "backend": "eager", "worker_backend": "eager"}
+    options |= {"cut": "plan", "workers": workers, "start_method": "fork"}
+    parts, all = (fp.Loader(data, train, pool=p, **options) for p in (made, whole))  # type: ignore
+    for _ in range(2):
+        for ours, theirs in zip(parts, all, strict=True):
+            assert torch.equal(ours.images, theirs.images)
+            assert torch.equal(ours.boxes, theirs.boxes)
+    plans = [train.draw(fp.key(seed=3, epoch=0, sample=torch.tensor([i])), data) for i in range(24)]
+    assert {made.rest.cut(plan)[2] for plan in plans} == alone
+    made.verify()
+    with pytest.raises(ArgumentError, match="a pool on a device cannot be sent"):
+        pickle.dumps(made)
 
 
 def test_prepared_photos_are_those_that_are_prepared_on_the_fly(

@@ -12,7 +12,6 @@ from fnpipe.types import ArgumentError
     [
         ({"kind": "ramdisk"}, "kind: wanted one of ram, disk, device; got 'ramdisk'"),
         ({"overflow": "prefix"}, "overflow='prefix' needs a limit"),
-        ({"overflow": "prefix", "limit": 9, "kind": "device"}, "and a kind that workers can see"),
         ({"overflow": "drop"}, "overflow: wanted one of raise, prefix; got 'drop'"),
         ({"unreadable": "skip"}, "unreadable: wanted one of raise, drop; got 'skip'"),
         ({"longest": 0}, "longest wanted at least 1 pixel, came 0"),
