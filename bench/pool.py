@@ -16,6 +16,7 @@ from pathlib import Path
 
 import contract
 import numpy as np
+import peers
 import torch
 from contract import Contestant, Row
 from PIL import Image
@@ -37,8 +38,7 @@ READY = 10_000
 
 def shared(name: str) -> Path:
     """A folder of the usual photos. Errors: FileNotFoundError."""
-    beside = Path(__file__).resolve().parents[2] / "shared" / "data"
-    folder = Path(os.environ.get("FNPIPE_DATA", beside)) / name
+    folder = peers.shared(name)
     if not folder.is_dir():
         raise FileNotFoundError(f"no photos at {folder}; set FNPIPE_DATA")
     return folder
