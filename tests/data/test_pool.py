@@ -1,5 +1,6 @@
 """Pools: the same bytes as decoding anew, whatever the kind, and never of another photo."""
 
+import json
 import os
 import pickle
 import shutil
@@ -141,6 +142,55 @@ def test_unreadable_photos_are_named_once_or_dropped_as_readers_do(
     assert made.data.report.counts["photo dropped"] == 2
     assert made.data.report.lines[-1].startswith(f"photo dropped: {data.root / '4.png'}: ")
     assert_holds(made, scanned)
+
+
+@pytest.mark.parametrize("suffix", ["jpg", "png"])
+def test_case_7_and_10_one_policy_from_scan_to_training(
+    tmp_path: Path, save_photo, load_coco, make_pool, capfd, suffix: str
+):
+    """A photo cut short and an empty one: found at scan, else when a pool is built, else read."""
+    names = [f"{i}.{suffix}" for i in range(4)]
+    for name in names:
+        save_photo(tmp_path / name, 64, 48)
+    images = [
+        {"id": i, "file_name": name, "width": 64, "height": 48} for i, name in enumerate(names)
+    ]
+    before = load_coco(images=images)
+    whole = (tmp_path / names[1]).read_bytes()
+    (tmp_path / names[1]).write_bytes(whole[: len(whole) * 6 // 10])
+    (tmp_path / names[2]).write_bytes(b"")
+    scanned = load_coco(images=images)
+    assert scanned.report.counts == {"photo dropped": 2}
+    made = make_pool(before, unreadable="drop")
+    assert made.data.fingerprint() == scanned.fingerprint()
+    assert made.data.report == scanned.report
+    train = fp.pipe(fp.letterbox(16))
+    for pool in (made, None):
+        batches = fp.Loader(scanned, train, batch_size=1, seed=0, worker_backend="eager", pool=pool)
+        for _ in range(2):
+            assert sorted(i for batch in batches for i in batch.ids.tolist()) == [0, 1]
+    message = rf"1\.{suffix}: .*[tT]runcated"
+    for fail in (
+        lambda: load_coco(images=images, unreadable="raise"),
+        lambda: make_pool(before, longest=32),
+        lambda: fp.make_batch(before, train, [1], seed=0),
+    ):
+        with pytest.raises(DataError, match=message):
+            fail()
+    assert capfd.readouterr().err == ""
+
+
+def test_every_odd_file_goes_through_a_pool(shared_data: Path, load_coco, make_pool, assert_holds):
+    """What cannot be read is left out by the scan, or by the build; all else is as it is read."""
+    odd = shared_data / "odd"
+    names = sorted(str(path.relative_to(odd)) for path in odd.rglob("*") if path.suffix != ".tsv")
+    text = {"images": [{"id": i, "file_name": name} for i, name in enumerate(names)]}
+    annotations = load_coco().root / "odd.json"
+    annotations.write_text(json.dumps({**text, "annotations": [], "categories": []}))
+    data = read_coco(annotations, odd)
+    made = make_pool(data, unreadable="drop", workers=2)
+    assert 240 < len(made.data) < len(data) < len(names)
+    assert_holds(made, made.data)
 
 
 def test_a_photo_that_is_repaired_is_taken_up(write_photos, make_pool, decoded, assert_holds):

@@ -11,7 +11,8 @@ import pytest
 import torch
 from PIL import Image
 
-from fnpipe.data import pool_build
+from fnpipe.data import pool_build, pool_file
+from fnpipe.data.dataset import Dataset
 from fnpipe.ops.warp import pack
 
 
@@ -65,6 +66,40 @@ def test_an_interrupted_build_is_taken_up(
     assert decoded == ["0.png", "4.png", "5.png"]
     assert_holds(made, data)
     assert len(pool_files()) == 1
+
+
+def test_a_build_of_several_processes_is_taken_up_after_control_c(
+    write_photos, make_pool, decoded, tmp_path, monkeypatch, assert_holds
+):
+    data, context = write_photos(40), multiprocessing.get_context("fork")
+    read = Dataset.read_packed
+
+    def slowly(self: Dataset, index: int):
+        time.sleep(0.05)
+        return read(self, index)
+
+    def done() -> int:
+        count = 0
+        for path in (tmp_path / "pools").glob(".*.part"):
+            part = pool_file.load(path, sealed=False)
+            count += int((part.rows["state"] == pool_file.DONE).sum())
+            part.close()
+        return count
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Dataset, "read_packed", slowly)
+        builder = context.Process(target=make_pool, args=(data,), kwargs={"workers": 2})
+        builder.start()
+        while not done():
+            time.sleep(0.01)
+        os.kill(builder.pid, signal.SIGINT)
+        builder.join()
+    assert builder.exitcode == 1
+    left = 40 - done()
+    assert 0 < left < 40
+    made = make_pool(data)
+    assert len(decoded) == left
+    assert_holds(made, data)
 
 
 def test_entries_whose_words_did_not_reach_the_disk_are_done_again(

@@ -41,8 +41,7 @@ def digest(made: Pool) -> str:
     return sha256(made.sources.words.numpy().tobytes()).hexdigest()
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-@pytest.mark.parametrize("kind", ["ram", "disk"])
+@pytest.mark.parametrize(("kind", "method"), [("ram", "spawn"), ("disk", "fork")])
 def test_it_goes_to_workers_by_its_name(write_photos, make_pool, kind: str, method: str):
     data = write_photos(12)
     made = make_pool(data, kind)
