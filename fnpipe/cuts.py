@@ -80,8 +80,8 @@ def add_pixels(
     """A worker's part of the pixels. ``pool`` saves decoding photos anew."""
     plan = parcel.plan
     if isinstance(pool, Rest):
-        sources, plan, all = pool.cut(plan)
-        return parcel.replace(plan=plan, **{"sources" if all else "lacking": sources})
+        sources, plan, alone = pool.cut(plan)
+        return parcel.replace(plan=plan, **{"sources" if alone else "lacking": sources})
     if cut == "plan":
         return parcel
     sources, local = gather(plan, data.read) if pool is None else pool.gather(plan)

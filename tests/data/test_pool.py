@@ -93,9 +93,9 @@ def test_a_device_that_holds_a_part_is_sent_the_rest(
     train = fp.pipe(fp.mosaic(24), fp.affine(degrees=9.0, scale=0.5), fp.flip(horizontal=0.5))
     options = {"batch_size": 2, "seed": 3, "backend": "eager", "worker_backend": "eager"}
     options |= {"cut": "plan", "workers": workers, "start_method": "fork"}
-    parts, all = (fp.Loader(data, train, pool=p, **options) for p in (made, whole))  # type: ignore
+    part, all_of_it = (fp.Loader(data, train, pool=p, **options) for p in (made, whole))  # type: ignore
     for _ in range(2):
-        for ours, theirs in zip(parts, all, strict=True):
+        for ours, theirs in zip(part, all_of_it, strict=True):
             assert torch.equal(ours.images, theirs.images)
             assert torch.equal(ours.boxes, theirs.boxes)
     plans = [train.draw(fp.key(seed=3, epoch=0, sample=torch.tensor([i])), data) for i in range(24)]
