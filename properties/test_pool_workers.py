@@ -21,8 +21,8 @@ DRAWS, BATCH = int(os.environ.get("FNPIPE_DRAWS", "8")), 64
 TRAIN = fp.pipe(
     fp.mosaic(32), fp.affine(degrees=10.0, scale=0.5), fp.hsv(hue=0.1), fp.flip(horizontal=0.5)
 )
-WAYS = (("ram", "spawn"), ("disk", "forkserver"), ("device", "fork"), ("part", "spawn"))
-"""A kind of pool and a start method; "part" is a device that holds half of the photos."""
+WAYS = (("ram", "spawn"), ("disk", "forkserver"), ("device", "fork"))
+"""A kind of pool and a start method. The device holds half of the photos, workers send the rest."""
 
 
 def coco(shared_data: Path, folder: Path) -> Dataset:
@@ -74,15 +74,13 @@ def uncached(request, shared_data: Path, tmp_path_factory) -> tuple[Dataset, lis
 def test_cached_is_uncached(uncached, kind: str, method: str, tmp_path: Path):
     data, expected = uncached
     options = {"device": "cpu", "folder": tmp_path, "progress": False}
-    if kind == "part":
+    if kind == "device":
         options |= {"limit": fp.bill(data).bytes // 2, "overflow": "prefix"}
-    cut = "plan" if kind == "device" else "finished"
-    made = fp.pool(data, "device" if kind == "part" else kind, **options)
+    made = fp.pool(data, kind, **options)
     loader = fp.Loader(
         data, TRAIN, batch_size=BATCH, seed=5, pool=made, workers=1, start_method=method,
-        backend="eager", worker_backend="eager", cut="plan" if made.rest else cut,
+        backend="eager", worker_backend="eager", cut="plan" if kind == "device" else "finished",
     )  # fmt: skip
-    assert (made.rest is not None) == (kind == "part")
     assert digests(loader) == expected
     assert len({*expected}) == DRAWS
     made.close()

@@ -92,6 +92,7 @@ def test_a_build_of_several_processes_is_taken_up_after_control_c(
         builder.start()
         while not done():
             time.sleep(0.01)
+        assert builder.pid is not None
         os.kill(builder.pid, signal.SIGINT)
         builder.join()
     assert builder.exitcode == 1
