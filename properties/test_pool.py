@@ -118,19 +118,21 @@ def test_any_prefix_gives_the_same_bytes(small, folder: Path, share: float, ids:
 
 @given(share=st.floats(0.15, 1.2), ids=st.lists(st.integers(0, 15), min_size=1, max_size=8))
 @settings(max_examples=15, deadline=None)
-def test_any_part_on_a_device_gives_the_same_bytes(small, folder: Path, share: float, ids):
+def test_any_part_on_a_device_gives_the_same_bytes(
+    small, folder: Path, device: torch.device, share: float, ids: list[int]
+):
     data, whole = small
     made = pool(
-        data, "device", limit=int(share * whole), overflow="prefix", device="cpu", folder=folder,
+        data, "device", limit=int(share * whole), overflow="prefix", device=device, folder=folder,
         progress=False,
     )  # fmt: skip
     assert made.bytes <= max(1.0, share) * whole
     assert (made.rest is None) == (share * whole >= whole)
     drawn = cuts.draw(data, TRAIN, fp.key(seed=0, epoch=0, sample=torch.tensor(ids)))
     parcel = cuts.add_pixels(drawn, TRAIN, "plan", "eager", data, made.rest)
-    batch = cuts.complete(parcel, TRAIN, pool=made.sources)
+    batch = cuts.complete(parcel.to(device), TRAIN, pool=made.sources)
     sources, local = gather(drawn.plan, data.read)
-    assert torch.equal(batch.images, TRAIN.render(local, sources))
+    assert torch.equal(batch.images.cpu(), TRAIN.render(local, sources))
     made.close()
 
 
