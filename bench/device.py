@@ -7,8 +7,6 @@ from argparse import ArgumentParser, Namespace
 from functools import partial
 from itertools import cycle
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import contract
 import peers
@@ -25,32 +23,20 @@ PLANS = 4
 """Batches that take turns, so that a cache does not serve one batch over and over."""
 
 
-def pipeline(fp: ModuleType, size: int) -> Any:
-    """What the table's title says."""
-    return fp.pipe(
-        fp.mosaic(size),
-        fp.affine(translate=peers.TRANSLATE, scale=peers.SCALE),
-        fp.hsv(hue=peers.HUE, saturation=peers.SATURATION, value=peers.VALUE),
-        fp.flip(horizontal=peers.FLIP),
-        fp.finish(torch.bfloat16, channels_last=True),
-    )
-
-
 def ours(
     path: str, photos: peers.Photos, *, batch: int, size: int, device: torch.device
 ) -> Contestant:
     """One of our paths: render batches, drawn ahead as loader workers do, from a device pool."""
     import fnpipe as fp
-    from fnpipe.pipeline import pack_sources
 
-    data = fp.read_coco(photos.annotations, photos.folder)
-    train = pipeline(fp, size)
-    pool = pack_sources(data.read(i) for i in range(len(data))).to(device)
-    ids = [(torch.arange(batch) + i * batch) % len(data) for i in range(PLANS)]
-    plans = cycle([train.draw(fp.key(seed=0, epoch=0, sample=i), data).to(device) for i in ids])
+    train = peers.pipeline(size, dtype=torch.bfloat16)
+    pool = peers.pool(photos, device=device)
+    ids = [(torch.arange(batch) + i * batch) % len(pool.data) for i in range(PLANS)]
+    drawn = [train.draw(fp.key(seed=0, epoch=0, sample=i), pool.data) for i in ids]
+    plans = cycle([plan.to(device) for plan in drawn])
 
     def run() -> Tensor:
-        return train.render(next(plans), pool, backend=path)
+        return train.render(next(plans), pool.sources, backend=path)
 
     return Contestant(f"fnpipe/{path}", run, batch, note="drawn ahead, targets apart")
 
@@ -111,8 +97,8 @@ def paint(
     import fnpipe as fp
     from fnpipe.backends import painter
 
+    train = peers.pipeline(size, dtype=torch.bfloat16)
     data = fp.read_coco(photos.annotations, photos.folder)
-    train = pipeline(fp, size)
     plan = train.draw(fp.key(seed=0, epoch=0, sample=torch.arange(batch) % len(data)), data)
     colors = tuple(c.to(device) for c in plan.colors)
     run = painter(train.recipe(plan.size), path)

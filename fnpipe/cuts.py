@@ -19,6 +19,7 @@ from jaxtyping import Bool, Float32, Int32, Shaped
 from torch import Tensor
 
 from fnpipe.backends import CUTS, Chosen, best, check_backend, painter, renderer, warper
+from fnpipe.data.pool import Rest
 from fnpipe.keys import Key, key
 from fnpipe.ops import windows
 from fnpipe.pipeline import Photos, Pipeline, gather
@@ -45,6 +46,8 @@ class Parcel(Movable):
     planes: Float32[Tensor, "b 3 h w"] | None = None
     sources: Sources | None = None
     masks: Masks = None
+    lacking: Sources | None = None
+    """Windows of the photos that the pool on the device does not hold."""
 
 
 def choose_backends(
@@ -71,10 +74,18 @@ def draw(data: Photos, pipeline: Pipeline, at: Key) -> Parcel:
 
 
 def add_pixels(
-    parcel: Parcel, pipeline: Pipeline, cut: str, backend: str, data: Photos, pool: Reader | None
+    parcel: Parcel,
+    pipeline: Pipeline,
+    cut: str,
+    backend: str,
+    data: Photos,
+    pool: Reader | Rest | None,
 ) -> Parcel:
     """A worker's part of the pixels. ``pool`` saves decoding photos anew."""
     plan = parcel.plan
+    if isinstance(pool, Rest):
+        sources, plan, alone = pool.cut(plan)
+        return parcel.replace(plan=plan, **{"sources" if alone else "lacking": sources})
     if cut == "plan":
         return parcel
     sources, local = gather(plan, data.read) if pool is None else pool.gather(plan)
@@ -104,6 +115,8 @@ def complete(
         sources = parcel.sources if parcel.sources is not None else pool
         if sources is None:
             raise ArgumentError("complete: a parcel of a plan alone wants the pool it counts in")
+        if parcel.lacking is not None:
+            sources = windows.land(sources, parcel.lacking)
         images = renderer(recipe, backend)(sources, plan)
     masks = make_masks(parcel, pipeline, backend) if parcel.masks is None else parcel.masks
     return Batch(images, parcel.targets, plan.ids, plan.epochs, masks)
