@@ -131,8 +131,8 @@ def paint(planes: Planes, colors: tuple[Tensor, ...], chain: tuple[Color, ...]) 
     """Run the colour stages in order; ``colors[i]`` are the i-th one's parameters: [b, q], or
     [b, q, h] repeated for every row."""
     for color, parameters in zip(chain, colors, strict=True):
-        own = parameters.reshape(*parameters.shape[:2], -1, 1)
-        planes = color(*planes, *own.unbind(1))
+        missing = (None,) * (4 - parameters.dim())
+        planes = color(*planes, *parameters[(..., *missing)].unbind(1))
     return planes
 
 
