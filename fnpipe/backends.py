@@ -7,8 +7,8 @@ compares its first image with eager's (the canary) and refuses to go on where a 
 """
 
 import inspect
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -17,8 +17,9 @@ from torch import Tensor
 
 from fnpipe import numerics
 from fnpipe.ops import pixel, render, warp
+from fnpipe.ops.layers import rasterized
 from fnpipe.ops.render import Color, Tiles
-from fnpipe.types import ArgumentError, Finish, Plan, Sources, map_tensors
+from fnpipe.types import ArgumentError, Finish, Over, Plan, Sources, map_tensors
 
 
 BACKENDS = ("eager", "compiled", "package", "triton")
@@ -41,6 +42,8 @@ class Recipe:
     finish: Finish
     size: tuple[int, int]
     projective: bool = False
+    layers: int = 0
+    """How many pictures may lie on top."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +134,8 @@ def _canary(define: Run, run: Run, who: str) -> Run:
     seen: set[torch.device] = set()
 
     def checked(first: Any, second: Any) -> Tensor:
+        if isinstance(second, Plan):
+            second = rasterized(second)  # once, and so that every tensor is of as many images
         out = run(first, second)
         if out.device not in seen and len(out):
             pixels = first[:1] if isinstance(first, Tensor) else first
@@ -154,20 +159,40 @@ def _triton(part: str, recipe: Recipe) -> Run:
 
 def flatten(sources: Sources, plan: Plan) -> list[Tensor]:
     """The tensors that a look-up reads, in the order :func:`_rebuild` takes them."""
-    tiles = render.resolve(sources, plan)
-    return [sources.words, plan.maps, plan.splits, plan.mirror, *tiles, *plan.colors]
+    tensors = [sources.words, *_picture(sources, plan)]
+    for over in plan.overs:
+        tensors += [over.cover, over.weight, *_picture(sources, over.plan)]
+    return [*tensors, *plan.colors]
 
 
-def _rebuild(recipe: Recipe, tensors: tuple[Tensor, ...]) -> tuple[Tensor, Tiles, Plan]:
-    words, maps, splits, mirror, *rest = tensors
-    tiles, colors = Tiles(*rest[:6]), tuple(rest[6:])
+def _picture(sources: Sources, plan: Plan) -> list[Tensor]:
+    """The tensors of one picture, without what lies on top."""
+    return [plan.maps, plan.splits, plan.mirror, *render.resolve(sources, plan)]
+
+
+def _rebuild(recipe: Recipe, tensors: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tiles, ...], Plan]:
+    words, *rest = tensors
+    tiles, plan = _rebuild_picture(recipe, rest[:9])
+    every, overs, rest = [tiles], [], rest[9:]
+    for _ in range(recipe.layers):
+        cover, weight, *picture = rest[:11]
+        tiles, above = _rebuild_picture(recipe, picture)
+        # What is left empty is for targets alone.
+        overs.append(Over(above, cover, weight, torch.zeros(0, 2, dtype=torch.int64)))
+        every.append(tiles)
+        rest = rest[11:]
+    return words, tuple(every), plan.replace(overs=tuple(overs), colors=tuple(rest))
+
+
+def _rebuild_picture(recipe: Recipe, tensors: Sequence[Tensor]) -> tuple[Tiles, Plan]:
+    maps, splits, mirror, *numbers = tensors
+    tiles = Tiles(*numbers)
     unused = tiles.start[:, 0]  # and so is what is made of it: no compiler keeps it
     plan = Plan(
         ids=unused, epochs=unused, sources=tiles.start, maps=maps, forward=maps.double(),
-        splits=splits, mirror=mirror, colors=colors, size=recipe.size,
-        projective=recipe.projective,
+        splits=splits, mirror=mirror, colors=(), size=recipe.size, projective=recipe.projective,
     )  # fmt: skip
-    return words, tiles, plan
+    return tiles, plan
 
 
 def _flat(part: str, recipe: Recipe) -> Run:
@@ -175,17 +200,17 @@ def _flat(part: str, recipe: Recipe) -> Run:
 
     def render_flat(*tensors: Tensor) -> Tensor:
         words, tiles, plan = _rebuild(recipe, tensors)
-        planes = render.look(words, tiles, plan)
+        planes = render.look_all(words, tiles, plan)
         return render.finish(render.paint(planes, plan.colors, recipe.chain), recipe.finish)
 
     def words_flat(*tensors: Tensor) -> Tensor:
         words, tiles, plan = _rebuild(recipe, tensors)
         return render.to_words(
-            render.paint(render.look(words, tiles, plan), plan.colors, recipe.chain)
+            render.paint(render.look_all(words, tiles, plan), plan.colors, recipe.chain)
         )
 
     def warp_flat(*tensors: Tensor) -> Tensor:
-        return torch.stack(render.look(*_rebuild(recipe, tensors)), 1)
+        return torch.stack(render.look_all(*_rebuild(recipe, tensors)), 1)
 
     def paint_flat(planes: Tensor, *colors: Tensor) -> Tensor:
         return _paint(recipe)(planes, colors)
@@ -218,18 +243,33 @@ def _compiled(part: str, recipe: Recipe) -> Run:
 
 
 def _packaged(part: str, recipe: Recipe) -> Run:
-    """One image a call: its photos and its output stay in a core's cache; batch size is free."""
+    """One image a call: its photos and its output stay in a core's cache; batch size is free.
+
+    An image with nothing on top goes through a package that looks once.
+    """
     loaded: dict[tuple[tuple[int, ...], ...], Run] = {}
+
+    def single(one: Recipe, tensors: list[Tensor]) -> tuple[Run, list[tuple[Tensor, ...]]]:
+        words, *numbers = tensors
+        shapes = tuple(tuple(t.shape[1:]) for t in numbers)
+        if shapes not in loaded:
+            loaded[shapes] = _load_package(part, one, [words, *(t[:1] for t in numbers)])
+        return loaded[shapes], list(zip(*map(_rows, numbers), strict=True))
 
     def run(sources: Sources, plan: Plan) -> Tensor:
         if plan.maps.device.type != "cpu":
             raise ArgumentError(f"backend 'package' runs on the CPU, came {plan.maps.device}")
-        words, *numbers = flatten(sources, plan)
-        shapes = tuple(tuple(t.shape[1:]) for t in numbers)
-        if shapes not in loaded:
-            loaded[shapes] = _load_package(part, recipe, [words, *(t[:1] for t in numbers)])
-        single = loaded[shapes]
-        return torch.cat([single(words, *one) for one in zip(*map(_rows, numbers), strict=True)])
+        bare = replace(recipe, layers=0), flatten(sources, plan.replace(overs=()))
+        makers = [single(*bare)]
+        which = [0] * len(plan)
+        if plan.overs:
+            makers.append(single(recipe, flatten(sources, plan)))
+            which = torch.stack([over.active for over in plan.overs]).any(0).int().tolist()
+        made = []
+        for image, choice in enumerate(which):
+            make, rows = makers[choice]
+            made.append(make(sources.words, *rows[image]))
+        return torch.cat(made)
 
     return run
 
@@ -246,7 +286,7 @@ def _load_package(part: str, recipe: Recipe, tensors: list[Tensor]) -> Run:
     return numerics.package(
         _flat(part, recipe),
         example,
-        key=f"{digest} {recipe.finish!r} {recipe.size} {recipe.projective}",
+        key=f"{digest} {recipe.finish!r} {recipe.size} {recipe.projective} {recipe.layers}",
         dynamic_shapes=[words, *({} for _ in tensors[1:])],
     )
 

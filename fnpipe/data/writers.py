@@ -16,7 +16,7 @@ from PIL import Image as pillow
 from torch import Tensor
 
 from fnpipe.data.build import check_choice
-from fnpipe.data.rle import bridge
+from fnpipe.ops.trace import bridge
 from fnpipe.types import ArgumentError, Image, Rings, Sizes, Targets
 
 

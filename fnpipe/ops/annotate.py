@@ -148,7 +148,7 @@ def _move_outlines(
     """Moved and clipped rings; box and visible share of them, or else of the corners."""
     n = len(found)
     bare = (found.rings.instance_offsets.diff() == 0).nonzero().squeeze(1)
-    rings = _add_corners(found, bare)
+    rings = add_corners(found, bare)
     counts = rings.ring_offsets[rings.instance_offsets].diff()
     moved = transform(rings.points, torch.cat((maps, maps[bare])), counts)
     outlines = project(moved, rings.ring_offsets, rings.instance_offsets)
@@ -158,7 +158,7 @@ def _move_outlines(
     return outlines_to_rings(outlines, n), boxes.float().contiguous(), share.float()
 
 
-def _add_corners(found: Targets, bare: Int64[Tensor, " q"]) -> Rings:
+def add_corners(found: Targets, bare: Int64[Tensor, " q"]) -> Rings:
     """All rings, and after them the corners of ``bare`` instances, as instances of their own."""
     corners = found.quads if found.quads.shape[1] else found.boxes[:, [0, 1, 2, 1, 2, 3, 0, 3]]
     more = torch.arange(1, len(bare) + 1)

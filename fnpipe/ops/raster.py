@@ -254,12 +254,12 @@ def _toggle(rings: Rings, windows: Windows, height: int, width: int, stride: int
     256 keeps its lowest bit, and no other is looked at.
     """
     x, y = (column.contiguous() for column in rings.points.unbind(1))
-    following = _following(rings.ring_offsets)
+    after = following(rings.ring_offsets)
     row = first_past(y, height, stride)
-    other = take(row, following)
+    other = take(row, after)
     edge, step = ragged((row - other).abs())
     row = take(torch.minimum(row, other), edge) + step
-    lines = edge_to_line(x, y, take(x, following), take(y, following))
+    lines = edge_to_line(x, y, take(x, after), take(y, after))
     x = crossing(centre(row, stride), *(take(field, edge) for field in lines))
 
     top, left, rows, pitch, base = windows
@@ -316,12 +316,12 @@ def take(values: Shaped[Tensor, " _"], index: Indices) -> Shaped[Tensor, " _"]:
     return values.index_select(0, index)
 
 
-def _following(offsets: Counts) -> Indices:
+def following(offsets: Counts) -> Indices:
     """The index of the next point of the same ring: after the last comes the first."""
-    following = torch.arange(1, int(offsets[-1]) + 1, device=offsets.device)
+    after = torch.arange(1, int(offsets[-1]) + 1, device=offsets.device)
     full = offsets.diff() > 0
-    following[offsets[1:][full] - 1] = offsets[:-1][full]
-    return following
+    after[offsets[1:][full] - 1] = offsets[:-1][full]
+    return after
 
 
 def _blank(words: int, device: torch.device) -> Words:

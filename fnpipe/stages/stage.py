@@ -7,6 +7,7 @@ There is no base class. A pipeline tells stages apart by what they offer:
 ``draw`` + ``move``    geometry: parameters from a key, a homography from parameters
 ``mirror(key)``        a flip: geometry that stays an exact permutation of pixels
 ``draw`` + ``color``   colour: parameters from a key, arithmetic on three planes
+``lay``                a layer: what of another picture lies on top (copy-paste, mixup, cutmix)
 ``finish``             dtype, layout, range; the last one
 ``keep``               which targets stay
 ====================  ==========================================================================
@@ -21,7 +22,7 @@ from jaxtyping import Bool, Float32, Float64, Int64
 from torch import Tensor
 
 from fnpipe.keys import Key
-from fnpipe.types import ArgumentError, Maps, Plane, Sizes
+from fnpipe.types import ArgumentError, Maps, Over, Plan, Plane, Sizes, Targets
 
 
 T = TypeVar("T")
@@ -68,6 +69,32 @@ class Mirror(Protocol):
 
     def mirror(self, key: Key) -> Bool[Tensor, "b 2"]:
         """Which samples flip across and down."""
+        ...
+
+
+class Scene(NamedTuple):
+    """What a layer may ask for: targets so far, targets of the picture above, and its instances.
+
+    ``above`` has as ``ids`` the rows of ``instances`` (:class:`fnpipe.types.Over`). Both are what
+    the pipeline's ``keep`` leaves, in the finished frame.
+    """
+
+    below: Callable[[], Targets]
+    above: Callable[[], Targets]
+    instances: Int64[Tensor, "m 2"]
+
+
+@runtime_checkable
+class Layer(Protocol):
+    name: str
+    source: str
+
+    def lay(self, key: Key, plan: Plan, scene: Scene) -> Over:
+        """What of the pictures that ``plan`` makes lies on top.
+
+        They are the pictures themselves, mirrored, where ``source`` is "self"; where it is "other",
+        of another photo each.
+        """
         ...
 
 
