@@ -42,8 +42,7 @@ def occlude(targets: Targets, cover: Rings) -> Targets:
     keypoint that is covered is labelled but hidden (1). A quad stays the whole rectangle. An
     instance without rings is taken to fill its quad or box, and gets no rings.
     """
-    sheets = bounds(cover)
-    rows = _under(targets, sheets)
+    rows = _under(targets, cover)
     keypoints = _hide(targets, cover)
     if not len(rows):
         return targets.replace(keypoints=keypoints)
@@ -51,8 +50,9 @@ def occlude(targets: Targets, cover: Rings) -> Targets:
     boxes = bounds(shapes)
     frames = _windows(boxes)
     sheet, place = targets.owner[rows].unique(return_inverse=True)
-    above = _windows(sheets[sheet])
-    planes, covers = fill(shapes, frames), fill(pick(cover, sheet), above)
+    sheets = pick(cover, sheet)
+    above = _windows(bounds(sheets))
+    planes, covers = fill(shapes, frames), fill(sheets, above)
     found: dict[int, Left] = {}
     for i, row in enumerate(rows.tolist()):
         j = int(place[i])
@@ -123,12 +123,18 @@ def _windows(boxes: Boxes) -> Windows:
     return torch.cat([low * 2, high * 2 + 1], 1).to(torch.int64)
 
 
-def _under(targets: Targets, sheets: Boxes) -> Int64[Tensor, " q"]:
-    """The instances whose box meets the bounds of what covers their image."""
-    x0, y0, x1, y1 = targets.boxes.unbind(1)
-    left, top, right, bottom = sheets[targets.owner].unbind(1)
-    met = (x0 < right) & (x1 > left) & (y0 < bottom) & (y1 > top)
-    return met.nonzero().squeeze(1)
+def _under(targets: Targets, cover: Rings) -> Int64[Tensor, " q"]:
+    """The instances whose box meets that of a ring that covers their image."""
+    sheets = bounds(_apart(cover))
+    found = []
+    for image in (cover.instance_offsets.diff() > 0).nonzero().flatten().tolist():
+        first, last = torch.searchsorted(targets.owner, torch.tensor([image, image + 1])).tolist()
+        mine = slice(*cover.instance_offsets[image : image + 2].tolist())
+        x0, y0, x1, y1 = targets.boxes[first:last, :, None].unbind(1)
+        left, top, right, bottom = sheets[mine].unbind(1)
+        met = (x0 < right) & (x1 > left) & (y0 < bottom) & (y1 > top)
+        found.append(met.any(1).nonzero().squeeze(1) + first)
+    return torch.cat([targets.owner.new_zeros(0), *found])
 
 
 def _hide(targets: Targets, cover: Rings) -> Keypoints:
