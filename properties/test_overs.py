@@ -24,7 +24,7 @@ from fnpipe.ops.raster import masks
 from fnpipe.pipeline import gather
 from fnpipe.stages import paste
 from fnpipe.testing import assert_same_bits
-from fnpipe.types import Plan, Rings, Targets
+from fnpipe.types import ArgumentError, Plan, Rings, Targets
 
 
 some = settings(max_examples=40, deadline=None)
@@ -152,10 +152,11 @@ def test_what_is_pasted_of_itself_comes_from_the_mirrored_picture(album, first, 
     pipeline = fp.pipe(first, fp.copy_paste(p=1.0, max_overlap=1.0), *affine)
     mirrored = fp.pipe(first, fp.flip(horizontal=1.0), *affine)
     plan = plan_of(pipeline, album, seed)
-    bits = rasterized(plan).overs[0].cover[:, None]
+    bits = rasterized(plan).overs[0].cover
+    assert isinstance(bits, Tensor)
     below = picture(pipeline, plan.replace(overs=()), album)
     above = picture(mirrored, plan_of(mirrored, album, seed), album)
-    made = torch.where(bits, above, below)
+    made = torch.where(bits[:, None], above, below)
     assert_same_bits(made, picture(pipeline, plan, album))
 
 
@@ -248,6 +249,7 @@ def assert_left(album, first, after, paste, seed, stride) -> None:
     plan = plan_of(pipeline, album, seed)
     (over,) = plan.overs
     below = pipeline.annotate(plan.replace(overs=()), album)
+    assert isinstance(over.cover, Rings)
     left = occlude.occlude(below, over.cover)
     size = SIZE[0], SIZE[1]
     covers = masks(over.cover, size, stride=stride)[below.owner]
@@ -326,6 +328,11 @@ def test_a_pasted_spot_and_its_keypoint_move_together(drawn, seed, source):
     batch = fp.Batch(picture(pipeline, plan, album), made, plan.ids, plan.epochs)
     if bool((made.visible == 1).all()):
         assert_together(batch, gain=90 / 60)
+
+
+def test_another_source_is_refused():
+    with pytest.raises(ArgumentError, match="source wanted 'self' or 'other', came 'flip'"):
+        fp.copy_paste(p=1.0, source="flip")  # type: ignore[arg-type]
 
 
 # Bugs

@@ -21,7 +21,7 @@ from fnpipe.ops.trace import trace_mask
 from fnpipe.types import Boxes, Keypoints, Rings, Targets
 
 
-Cells = Bool[np.ndarray, "h w"]
+Cells = Bool[np.ndarray, "_ _"]
 Windows = Int64[Tensor, "n 4"]
 """First column and row, last column and row and one more, in cells; the first two are even."""
 

@@ -4,7 +4,7 @@ from dataclasses import KW_ONLY
 from typing import Literal
 
 import torch
-from jaxtyping import Bool, Int64
+from jaxtyping import Bool, Float32, Int64
 from torch import Tensor
 
 from fnpipe.keys import Key, fold_in, uniform
@@ -82,7 +82,7 @@ class copy_paste:
         return torch.cat([above.owner.new_zeros(0), *chosen]).sort().values
 
 
-def _allowed(boxes: Boxes, below: Boxes, limit: float) -> Bool[Tensor, " q"]:
+def _allowed(boxes: Boxes, below: Float32[Tensor, "m 4"], limit: float) -> Bool[Tensor, " q"]:
     """Which of ``boxes``, taken in order, leave every box below more than ``1 - limit`` bare."""
     low = torch.maximum(boxes[:, None, :2], below[:, :2])
     high = torch.minimum(boxes[:, None, 2:], below[:, 2:])

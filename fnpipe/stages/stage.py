@@ -119,9 +119,9 @@ def stage(cls: type[T]) -> type[T]:
         shown = []
         for f in fields(made):  # type: ignore[arg-type]
             value = getattr(self, f.name)
-            if f.default is MISSING:
+            if f.default is MISSING and not f.kw_only:
                 shown.append(repr(value))
-            elif value != f.default:
+            elif f.default is MISSING or value != f.default:
                 shown.append(f"{f.name}={value!r}")
         return f"{made.__name__}({', '.join(shown)})"
 
