@@ -356,8 +356,8 @@ def assert_found(law: Callable[..., Any], patch: pytest.MonkeyPatch, module: Any
     [
         ("fill", "*lines) * 2).ceil()", "*lines) * 2).floor()"),
         ("fill", "(end * 2).ceil()", "(end * 2).floor()"),
-        ("_less", "rest[here] &= ~cover[there]", "rest[here] ^= cover[there]"),
-        ("_less", "plane[1::2, 1::2], rest[1::2, 1::2]", "plane[::2, ::2], rest[::2, ::2]"),
+        ("_less", "rest[here] ^= hidden", "rest[here] ^= cover[there]"),
+        ("_less", "cells[1::2, 1::2]", "cells[::2, ::2]"),
         ("_less", "float(b + s)", "float(b + s + 1)"),
         ("_less", "if a == b", "if a == a"),
         ("_under", "x0 < right", "x1 < right"),

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fnpipe.ops.annotate import add_corners
 from fnpipe.ops.points import bounds, gather_ragged
-from fnpipe.ops.raster import crossing, edge_to_line, exclusive_sum, following, ragged
+from fnpipe.ops.raster import crossing, edge_to_line, exclusive_sum, following, ragged, scan
 from fnpipe.ops.trace import trace_mask
 from fnpipe.types import Boxes, Keypoints, Rings, Targets
 
@@ -32,6 +32,9 @@ class Left(NamedTuple):
     box: tuple[float, float, float, float]
     share: float
     rings: list[Tensor]
+
+
+HIDDEN = Left((0.0, 0.0, 0.0, 0.0), 0.0, [])
 
 
 def occlude(targets: Targets, cover: Rings) -> Targets:
@@ -97,10 +100,11 @@ def fill(rings: Rings, windows: Windows) -> list[Cells]:
     lines = (line[edge] for line in edge_to_line(x, y, x[after], y[after]))
     column = (crossing(row.to(torch.float32) * 0.5, *lines) * 2).ceil().long()
     cells = base[of] + (row - top[of]) * pitch[of] + column - left[of]
-    toggles = torch.zeros(int((height * pitch).sum()), dtype=torch.uint8)
-    toggles.index_add_(0, cells, torch.ones(1, dtype=torch.uint8).expand(len(cells)))
+    words = torch.zeros(int((height * pitch).sum()) // 8 + 2, dtype=torch.int64)
+    one = torch.ones(1, dtype=torch.int8).expand(len(cells))
+    words.view(torch.int8).scatter_add_(0, cells, one)
     # A row of a closed ring is crossed an even number of times: none is left odd at its end.
-    odd = np.bitwise_xor.accumulate((toggles & 1).numpy()).view(bool)
+    odd = scan(words).numpy().view(bool)
     planes = [np.zeros((b - t, r - le), bool) for le, t, r, b in windows.tolist()]
     owner, _ = ragged(rings.instance_offsets.diff())
     shapes = (column.tolist() for column in (owner, base, left, top, pitch, height))
@@ -170,17 +174,23 @@ def _less(
     right, bottom = min(window[2], above[2]), min(window[3], above[3])
     here = np.s_[top - window[1] : bottom - window[1], left - window[0] : right - window[0]]
     there = np.s_[top - above[1] : bottom - above[1], left - above[0] : right - above[0]]
-    if left >= right or top >= bottom or not (plane[here] & cover[there]).any():
+    if left >= right or top >= bottom:
         return None
+    hidden = plane[here] & cover[there]
+    lost = np.count_nonzero(hidden)
+    if not lost:
+        return None
+    if lost == np.count_nonzero(plane):
+        return HIDDEN
     rest = plane.copy()
-    rest[here] &= ~cover[there]
+    rest[here] ^= hidden
     # Windows begin at even cells, so pixels have their centres at odd ones.
-    before, after = plane[1::2, 1::2], rest[1::2, 1::2]
+    before, after = (np.ascontiguousarray(cells[1::2, 1::2]) for cells in (plane, rest))
     if not before.any():  # too thin for a pixel's centre: its cells decide
         before, after = plane, rest
     share = np.count_nonzero(after) / np.count_nonzero(before)
     if not share:
-        return Left((0.0, 0.0, 0.0, 0.0), 0.0, [])
+        return HIDDEN
     if before is not plane:
         old, new = _extent(before), _extent(after)
         start = window[0] // 2, window[1] // 2, window[0] // 2, window[1] // 2

@@ -221,7 +221,7 @@ def rasterize_parity(rings: Rings, height: int, width: int, stride: int) -> Mask
         owner, rank = ragged(rings.instance_offsets.diff())
         order = torch.argsort(rank, stable=True)
         windows = _windows(rings, order, height, width, stride)
-        words = _scan(_toggle(rings, windows, height, width, stride))
+        words = scan(_toggle(rings, windows, height, width, stride))
         address = _addresses(windows, owner, order, height, pitch)
         runs = torch.zeros(int(rank.max()) + 1, dtype=torch.int64, device=rank.device)
         runs = runs.index_add(0, rank, windows[2] * windows[3]).tolist()
@@ -273,7 +273,7 @@ def _toggle(rings: Rings, windows: Windows, height: int, width: int, stride: int
     return words
 
 
-def _scan(words: Words) -> Words:
+def scan(words: Words) -> Words:
     """Running parity of the bytes' lowest bits, through all words; consumes its argument.
 
     A product with LANES leaves in each byte the sum of those up to it, at most 8; the last byte's

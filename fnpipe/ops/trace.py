@@ -38,9 +38,11 @@ def _loops(mask: Bool[np.ndarray, "h w"]) -> tuple[list[Float32[np.ndarray, "p 2
     two pixels touch at a corner, the corner counts twice.
     """
     a, b, c, d = mask[:-1, :-1], mask[:-1, 1:], mask[1:, :-1], mask[1:, 1:]
-    turns = (a ^ b ^ c ^ d) + 2 * ((a == d) & (b == c) & (a != b)).astype(np.int8)
-    y, x = np.nonzero(turns)
-    times = turns[y, x]
+    left, right = a ^ c, b ^ d  # where a vertical step lies above and below a corner
+    twice = left & right & (a ^ b)
+    places = np.flatnonzero((left ^ right) | twice)
+    y, x = np.divmod(places, twice.shape[1])
+    times = 1 + twice.reshape(-1)[places]
     x, y = np.repeat(x, times), np.repeat(y, times)
     down = np.lexsort((y, x))
     other = np.empty(len(x), dtype=np.int64)
