@@ -1,6 +1,8 @@
 """Layers: equal to writing on the picture, the same by every cut and backend, targets and all."""
 
+import hashlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -388,3 +390,41 @@ def test_another_layer_is_seen(monkeypatch: pytest.MonkeyPatch, module, bug):
         for user in (definitions, backends, paste):
             monkeypatch.setattr(user, name, bad, raising=False)
     assert_found(assert_written, monkeypatch, module, *bug)
+
+
+# A whole loader, on real photos
+
+REAL = fp.pipe(
+    fp.mosaic(96, p=0.5),
+    fp.copy_paste(p=0.5),
+    fp.affine(scale=0.5, translate=0.1),
+    fp.mixup(p=0.4),
+    fp.cutmix(p=0.4),
+    fp.flip(horizontal=0.5),
+    fp.hsv(hue=0.015, saturation=0.7, value=0.4),
+    fp.finish(torch.uint8),
+)
+
+
+def test_loaders_make_the_same_batches_and_the_pool_is_never_written(shared_data: Path):
+    """Every cut, with workers and without; from the pool and from the files."""
+    coco = shared_data / "coco"
+    annotations = coco / "annotations" / "instances_val2017.json"
+    whole = fp.read_coco(annotations, coco / "val2017", task="segment")
+    data = whole.subset(range(12))
+    pool = fp.pool(data, "device", device="cpu", progress=False)
+    held = hashlib.sha256(pool.sources.words.numpy().tobytes()).hexdigest()
+
+    def batches(cut: str, workers: int, **options: Any) -> list[fp.Batch]:
+        loader = fp.Loader(
+            data, REAL, batch_size=5, seed=3, cut=cut, workers=workers,
+            backend="eager", worker_backend="eager", **options,
+        )  # fmt: skip
+        return list(loader)
+
+    wanted = batches("finished", 0)
+    for cut, workers in (("finished", 1), ("warped", 0), ("source", 1), ("plan", 0)):
+        made = batches(cut, workers, pool=pool if cut == "plan" else None)
+        for a, b in zip(wanted, made, strict=True):
+            assert_same_bits(a, b, what=cut)
+    assert hashlib.sha256(pool.sources.words.numpy().tobytes()).hexdigest() == held
