@@ -270,6 +270,22 @@ def test_what_is_left_of_a_mask_is_what_is_not_covered(album, first, after, past
     assert_left(album, first, after, paste, seed, stride)
 
 
+@some
+@given(albums(), firsts, between, st.sampled_from([0.0, 0.3, 0.7]), seeds)
+def test_case_78_pasting_loses_no_original(album, first, after, limit, seed):
+    """Unless it is under a pixel: a centre can be hidden with all of its area but a little."""
+    pipeline = fp.pipe(first, *after, fp.copy_paste(p=1.0, max_overlap=limit))
+    plan = plan_of(pipeline, album, seed)
+    below = pipeline.annotate(plan.replace(overs=()), album)
+    made = pipeline.annotate(plan, album)
+    sides = below.boxes[:, 2:] - below.boxes[:, :2]
+    large = masks(below.rings, SIZE, stride=1).sum((1, 2)) > 4
+    for i in range(len(album)):
+        originals = below.ids[(below.owner == i) & large & (sides.amin(1) > 2)].tolist()
+        stays = made.ids[made.owner == i].tolist()
+        assert all(stays.count(x) >= originals.count(x) for x in originals)
+
+
 def assert_shares(before: Tensor, covers: Tensor, below: Targets, left: Targets) -> None:
     for i, (mask, cover) in enumerate(zip(before, covers, strict=True)):
         count, rest = int(mask.sum()), mask & ~cover

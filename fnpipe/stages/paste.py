@@ -4,12 +4,13 @@ from dataclasses import KW_ONLY
 from typing import Literal
 
 import torch
-from jaxtyping import Bool, Float32, Int64
+from jaxtyping import Bool, Float32, Float64, Int64
 from torch import Tensor
 
 from fnpipe.keys import Key, fold_in, uniform
 from fnpipe.ops.annotate import take
 from fnpipe.ops.layers import by_image, only
+from fnpipe.ops.raster import following, ragged
 from fnpipe.stages.stage import Scene, check_probability, stage
 from fnpipe.types import ArgumentError, Boxes, Over, Plan, Targets
 
@@ -23,7 +24,9 @@ class copy_paste:
     (Simple copy-paste, Ghiasi and others, 2021). Eligible is an instance with rings, none to be
     ignored, that ``keep`` would keep, and whose box covers at most ``max_overlap`` of the box of
     each instance beneath. Pasted boxes count together: one more that would hide more than that of
-    an instance is not pasted. So originals stay, and with ``max_overlap=0`` none is even touched.
+    an instance is not pasted, nor one that could hide more than half of its area (``max_overlap``
+    of it, where that is more). So originals are never lost, and with ``max_overlap=0`` not touched;
+    with 1 anything goes.
 
     The other picture is made by the stages before this one, by draws of its own; then both move
     together. Instances keep their place in it, their ``ids``, and what hides what among them. All
@@ -74,23 +77,42 @@ class copy_paste:
         order = number.argsort(stable=True)
         order = order[wanted[order]]
         below = scene.below() if len(order) else above
-        chosen = [
-            rows[_allowed(above.boxes[rows], below.boxes[below.owner == i], self.max_overlap)]
-            for i in above.owner[order].unique().tolist()
-            for rows in [order[above.owner[order] == i]]
-        ]
-        return torch.cat([above.owner.new_zeros(0), *chosen]).sort().values
+        room = _room(below, self.max_overlap)
+        chosen = [above.owner.new_zeros(0)]
+        for image in above.owner[order].unique().tolist():
+            rows, under = order[above.owner[order] == image], below.owner == image
+            chosen.append(rows[_allowed(above.boxes[rows], below.boxes[under], room[under])])
+        return torch.cat(chosen).sort().values
 
 
-def _allowed(boxes: Boxes, below: Float32[Tensor, "m 4"], limit: float) -> Bool[Tensor, " q"]:
-    """Which of ``boxes``, taken in order, leave every box below more than ``1 - limit`` bare."""
+def _room(below: Targets, limit: float) -> Float64[Tensor, " n"]:
+    """How many square pixels of each instance's box may be hidden."""
+    if limit == 1.0:
+        return torch.full((len(below),), torch.inf, dtype=torch.float64)
+    sides = (below.boxes[:, 2:] - below.boxes[:, :2]).double()
+    box = sides[:, 0] * sides[:, 1]
+    rings = below.rings
+    ring, _ = ragged(rings.ring_offsets.diff())
+    owner, _ = ragged(rings.instance_offsets.diff())
+    x, y = rings.points.double().unbind(1)
+    after = following(rings.ring_offsets)
+    twice = box.new_zeros(len(owner)).index_add_(0, ring, x * y[after] - x[after] * y)
+    area = torch.zeros_like(box).index_add_(0, owner, twice.abs() * 0.5)
+    area = torch.where(rings.instance_offsets.diff() > 0, area, box)
+    return torch.minimum(limit * box, max(limit, 0.5) * area)
+
+
+def _allowed(
+    boxes: Boxes, below: Float32[Tensor, "m 4"], room: Float64[Tensor, " m"]
+) -> Bool[Tensor, " q"]:
+    """Which of ``boxes``, taken in order, hide of no box below more than there is ``room`` for."""
     low = torch.maximum(boxes[:, None, :2], below[:, :2])
     high = torch.minimum(boxes[:, None, 2:], below[:, 2:])
-    common = (high - low).clamp(min=0).double().prod(2).numpy()
-    room = limit * (below[:, 2:] - below[:, :2]).double().prod(1).numpy()
+    sides = (high - low).clamp(min=0).double()
+    left = room.numpy()
     allowed = torch.zeros(len(boxes), dtype=torch.bool)
-    for i, hidden in enumerate(common):
-        if (hidden <= room).all():
+    for i, hidden in enumerate((sides[..., 0] * sides[..., 1]).numpy()):
+        if (hidden <= left).all():
             allowed[i] = True
-            room = room - hidden
+            left = left - hidden
     return allowed

@@ -136,6 +136,23 @@ def test_boxes_that_are_pasted_count_together():
         assert batch.targets.visible.tolist() == shares
 
 
+def test_case_78_many_small_ones_do_not_hide_a_thin_one():
+    """A line from corner to corner, and squares that would cover it with a tenth of its box."""
+    along = [(1, (10.0 + 8 * i, 10.0 + 8 * i, 10.0)) for i in range(10)]
+    album = Album(2, squares((0, (10.0, 10.0, 80.0)), *along))
+    rings = album.targets.rings
+    points = rings.points.clone()
+    points[:4] = torch.tensor([[10.0, 10], [12, 10], [90, 90], [88, 90]])
+    album.targets = album.targets.replace(rings=rings.replace(points=points))
+    paste = fp.copy_paste(p=1.0, source="other")
+    batch = make(album, paste)
+    assert batch.targets.ids[0] == 0
+    assert batch.targets.visible[0] > 0.5
+    assert len(batch.targets) == 2  # the last square, of which only a part lies in the box
+    batch = make(album, fp.copy_paste(p=1.0, source="other", max_overlap=1.0))
+    assert 0 not in batch.targets.ids.tolist()
+
+
 def test_pasted_pixels_are_the_other_pictures():
     album = Album(2, squares((1, (50.0, 30.0, 40.0)), (1, (60.0, 40.0, 10.0))))
     image = make(album, fp.copy_paste(p=1.0, source="other")).images[0, 0]
