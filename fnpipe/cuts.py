@@ -91,8 +91,9 @@ def add_pixels(
     sources, local = gather(plan, data.read) if pool is None else pool.gather(plan)
     if cut == "source":
         sources, local = windows.cut(sources, local)
-        return parcel.replace(sources=sources, plan=plan.replace(sources=local.sources))
+        return parcel.replace(sources=sources, plan=local)
     recipe = pipeline.recipe(plan.size)
+    parcel = parcel.replace(plan=plan.replace(overs=()))  # what lies on top is in the pixels
     if cut == "warped":
         return parcel.replace(planes=warper(recipe, backend)(sources, local))
     images = renderer(recipe, backend)(sources, local)
