@@ -17,6 +17,8 @@ from fnpipe.numerics import audit as audit
 from fnpipe.ops.image import adjust_hsv as adjust_hsv
 from fnpipe.pipeline import Pipeline as Pipeline
 from fnpipe.pipeline import pipe as pipe
+from fnpipe.schedules import buckets as buckets
+from fnpipe.schedules import schedule as schedule
 from fnpipe.stages.color import brightness as brightness
 from fnpipe.stages.color import contrast as contrast
 from fnpipe.stages.color import grayscale as grayscale
