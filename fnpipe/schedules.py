@@ -84,7 +84,7 @@ def buckets(*values: Any) -> Buckets:
 
 
 def value_at(given: Any, *, seed: int, epoch: int, step: int) -> Any:
-    """What a schedule or buckets, nested to any depth, give for a batch; anything else is itself."""
+    """What a schedule or buckets, nested to any depth, give for a batch; all else is itself."""
     while isinstance(given, Schedule | Buckets):
         given = given.at(epoch) if isinstance(given, Schedule) else given.at(seed, epoch, step)
     return given

@@ -12,7 +12,8 @@ from torch import Tensor
 
 import fnpipe as fp
 from fnpipe.data.dataset import Dataset
-from fnpipe.loader import Job
+from fnpipe.feed.addresses import Address, Epochs
+from fnpipe.feed.job import Job
 from fnpipe.types import ArgumentError
 
 
@@ -136,7 +137,7 @@ def double(r: Tensor, g: Tensor, b: Tensor) -> Any:
             {"cut": "warped", "worker_backend": "triton"},
             "backend (to warp) wanted one of eager, compiled, package, came 'triton'",
         ),
-        ({"batch_size": 0}, "batch_size wanted >= 1, came 0"),
+        ({"batch_size": 0}, "batch_size wanted an integer >= 1, came 0"),
         (
             {"batch_size": 11, "drop_last": True},
             "drop_last leaves no batch: 10 photos, batch_size 11",
@@ -189,10 +190,10 @@ STAGES = [
 def test_case_106_every_stage_travels_and_gives_equal_output(data: Dataset):
     first, *others = [make() for make in STAGES]
     pipeline = fp.pipe(first, *others)
-    job = Job(data, pipeline, 4, 0, "finished", "eager", True, False)
+    job = Job(data, pipeline, Epochs(10, 4, 0), "finished", "eager")
     sent: Job = pickle.loads(pickle.dumps(job))
-    assert sent.pipeline == pipeline
-    here, there = job.prepare(1, 2), sent.prepare(1, 2)
+    assert sent.recipe == pipeline
+    here, there = job.prepare(Address(1, 2)), sent.prepare(Address(1, 2))
     assert here.images is not None
     assert there.images is not None
     assert torch.equal(here.images, there.images)
@@ -200,12 +201,12 @@ def test_case_106_every_stage_travels_and_gives_equal_output(data: Dataset):
 
 
 def test_steps_and_samples_follow_from_the_address(data: Dataset):
-    job = Job(data, PLAIN, 4, 0, "finished", "eager", True, False)
-    assert job.steps == 3
-    found = torch.cat([job.ids(5, step) for step in range(3)])
+    job = Job(data, PLAIN, Epochs(10, 4, 0), "finished", "eager")
+    assert job.epochs.steps(0) == 3
+    found = torch.cat([job.ids(Address(5, step)) for step in range(3)])
     assert sorted(found.tolist()) == [*range(10)]
-    assert job.ids(5, 1).tolist() == found[4:8].tolist()
-    assert job.prepare(5, 1).plan.epochs.tolist() == [5] * 4
+    assert job.ids(Address(5, 1)).tolist() == found[4:8].tolist()
+    assert job.prepare(Address(5, 1)).plan.epochs.tolist() == [5] * 4
 
 
 def test_what_runs_where_is_told(data: Dataset):
