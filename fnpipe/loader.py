@@ -117,7 +117,7 @@ class Loader:
         )  # fmt: skip
         self._side = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
         self._start = self._consumed = (0, 0)
-        self._turn = 0
+        self._turn = self._handed = 0
         self._tally = Tally(bound=workers * prefetch)
         self._identity: dict[str, Any] | None = None
         self.replaced: list[Replaced] = []
@@ -150,16 +150,20 @@ class Loader:
                     f"epoch {epoch} was left at step {step} when another iterator of its loader "
                     "was begun; run one at a time"
                 )
-            try:
-                batch = self._batch(moved, epoch, step, last=step + 1 == steps)
-            except BaseException:
-                # Whoever goes on after an error goes on here.
-                self._start = epoch, step
-                raise
-            self._consumed = self.job.epochs.following(epoch, step)
-            start = monotonic_ns()
-            yield batch
-            self._tally.consumed += monotonic_ns() - start
+            # No name here for the batch: it would outlive the consumer's.
+            yield self._next(moved, epoch, step, last=step + 1 == steps)
+            self._tally.consumed += monotonic_ns() - self._handed
+
+    def _next(self, moved: deque[Any], epoch: int, step: int, *, last: bool) -> Batch:
+        """The next batch, and the position after it; after an error, the position of the error."""
+        try:
+            batch = self._batch(moved, epoch, step, last=last)
+        except BaseException:
+            self._start = epoch, step
+            raise
+        self._consumed = self.job.epochs.following(epoch, step)
+        self._handed = monotonic_ns()
+        return batch
 
     def _batch(self, moved: deque[Any], epoch: int, step: int, *, last: bool) -> Batch:
         """The next batch; one more parcel may be on its way to the device meanwhile."""

@@ -94,7 +94,7 @@ class Epochs:
 
 @lru_cache(maxsize=4)
 def _shuffled(epochs: Epochs, epoch: int, share: Share, steps: range) -> tuple[Tensor, ...]:
-    """The samples of several batches: what they cost is the number of operations, not of samples.
+    """The samples of several batches: they cost by the number of operations, not of samples.
 
     A permutation is 100 Philox rounds in a row, each a dozen operators, whatever their length.
     """

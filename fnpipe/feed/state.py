@@ -33,21 +33,21 @@ def identity(job: Job) -> dict[str, Any]:
 
 
 def _source(function: Callable[..., Any]) -> str:
-    """A function's text; its code where it was typed into an interpreter."""
+    """A function's text, or its code where it was typed into an interpreter, and what it closes."""
     try:
-        return inspect.getsource(function)
+        text = inspect.getsource(function)
     except (OSError, TypeError):
-        return function.__code__.co_code.hex()
+        text = function.__code__.co_code.hex()
+    return f"{text}{inspect.getclosurevars(function).nonlocals}"
 
 
-def position(state: Any, own: dict[str, Any], *, strict: bool) -> tuple[int, int]:
+def position(state: dict[str, Any], own: dict[str, Any], *, strict: bool) -> tuple[int, int]:
     """The (epoch, step) of a state, if it is one of a loader of this identity.
 
     Not ``strict``, only what a step means is compared: its batch size. Errors: ArgumentError.
     """
-    if not isinstance(state, dict) or state.get("version") != VERSION:
-        came = state.get("version") if isinstance(state, dict) else state
-        raise ArgumentError(f"state wanted version {VERSION}, came {came!r}")
+    if state.get("version") != VERSION:
+        raise ArgumentError(f"state wanted version {VERSION}, came {state.get('version')!r}")
     for name in own if strict else ("batch_size",):
         if state.get(name) != own[name]:
             raise ArgumentError(
