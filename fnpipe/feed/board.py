@@ -12,7 +12,7 @@ FIELDS = (
     *("pid", "stream", "done", "epoch", "step", "sample", "since"),
     *("draw", "read", "render", "pack"),
 )
-"""One row a worker: what it is at, since when, and nanoseconds a part of the work, summed up."""
+"""One row a worker: what it is at, since when; then nanoseconds a part of the work, summed up."""
 PARTS = ("draw", "read", "render", "pack")
 AT = {name: place for place, name in enumerate(FIELDS)}
 

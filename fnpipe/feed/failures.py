@@ -58,7 +58,8 @@ def failure(job: Job, address: Address, ids: Tensor, error: Exception, who: str)
     kind = type(error) if type(error) in ours else LoaderError
     epoch, step, *_ = address
     where = f"{who}, epoch {epoch}, step {step}"
-    for sample in ids.tolist():
+    # What the machine lacks is no sample's fault.
+    for sample in [] if isinstance(error, LoaderError) else ids.tolist():
         found = blame(job, address, sample)
         if found is not None:
             part, cause = found

@@ -2,26 +2,31 @@
 
 import multiprocessing
 import os
-import re
 import resource
 import shutil
+import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
-from time import monotonic_ns
+from math import ceil
+from time import monotonic_ns, sleep
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, get_worker_info
 from torch.utils.data import Dataset as TorchDataset
+from torch.utils.data._utils import signal_handling
 
 from fnpipe.feed.addresses import Address, Addresses
-from fnpipe.feed.board import Board, Line
+from fnpipe.feed.board import AT, Board, Line
 from fnpipe.feed.failures import Failure, Replaced, failure, replace_failing
 from fnpipe.feed.job import Job
 from fnpipe.feed.ranks import Share
 from fnpipe.packing import Packed, packed
 from fnpipe.types import LoaderError
+
+
+POLL = 2.0
+"""Seconds after which a loader that waits looks whether its workers are alive."""
 
 
 class Sent(NamedTuple):
@@ -98,7 +103,7 @@ def shared_memory(count: int, *, dtype: torch.dtype) -> Tensor:
 class Workers:
     """What is made of consecutive addresses, in order; ``count`` 0 makes it on demand, here.
 
-    Errors: LoaderError where a worker is gone or takes longer than ``timeout`` seconds. After any
+    Errors: LoaderError where a worker is gone, or gives nothing for ``timeout`` seconds. After any
     error no worker is left, and the next :meth:`begin` starts new ones.
     """
 
@@ -120,12 +125,13 @@ class Workers:
         self._options: dict[str, Any] = {"num_workers": count, "pin_memory": pin}
         if count:
             self._options |= {
-                "persistent_workers": True, "prefetch_factor": prefetch, "timeout": timeout,
-                "multiprocessing_context": start_method,
+                "persistent_workers": True, "prefetch_factor": prefetch,
+                "timeout": timeout / ceil(timeout / POLL), "multiprocessing_context": start_method,
             }  # fmt: skip
         self._parcels = Parcels(job, self.board, on_error)
         self._loader: DataLoader[Any] | None = None
         self._stream: Iterator[Any] | None = None
+        self._processes: set[Any] = set()
         self._next = Address(0, 0)
         self._taken = 0
 
@@ -138,23 +144,69 @@ class Workers:
         self._next = Address(epoch, step, share, self._next.stream + 1)
         self._addresses.start, self._taken = self._next, 0
         self.board.line(-1)["stream"] = self._next.stream
-        if self._loader is None:
-            self._loader = DataLoader(
-                self._parcels, batch_size=None, sampler=self._addresses,  # type: ignore[arg-type]
-                **self._options,
-            )  # fmt: skip
-        with self._watch():
-            self._stream = iter(self._loader)
+        if self._loader is not None:
+            self._rest()
+            try:
+                self._stream = iter(self._loader)
+                return
+            except (RuntimeError, OSError):
+                # One of them is gone, and with it nothing that is wanted: start others.
+                self.close(kill=True)
+                self.board.line(-1)["stream"] = self._next.stream
+        self._start()
+
+    def _start(self) -> None:
+        self._loader = DataLoader(
+            self._parcels, batch_size=None, sampler=self._addresses,  # type: ignore[arg-type]
+            **self._options,
+        )  # fmt: skip
+        others = set(multiprocessing.active_children())
+        stream = self._stream = iter(self._loader)
+        self._processes = set(multiprocessing.active_children()) - others
+        # Torch would raise for a dead worker anywhere in the consumer's code, which may be
+        # validating meanwhile. Here the error waits for its batch; take() looks after them.
+        if getattr(stream, "_worker_pids_set", False):
+            signal_handling._remove_worker_pids(id(stream))  # pyright: ignore
+            stream._worker_pids_set = False  # type: ignore[attr-defined]
+
+    def _rest(self) -> None:
+        """Wait until every worker has finished the batch that it is at."""
+        end = monotonic_ns() + self.timeout * 1e9
+        while any(self.board.line(w)["since"] for w in range(self.count)):
+            if monotonic_ns() > end or not all(p.is_alive() for p in self._processes):
+                return
+            sleep(1e-3)
 
     def take(self) -> Sent | Failure:
         """What is made of the next address; waits for it."""
         assert self._stream is not None
-        with self._watch():
-            taken = next(self._stream)
+        end = monotonic_ns() + self.timeout * 1e9
+        try:
+            taken = self._poll()
+            while taken is None:
+                if monotonic_ns() > end:
+                    raise TimeoutError(f"no batch came within {self.timeout:g} s")
+                taken = self._poll()
+        except (RuntimeError, OSError) as error:
+            told = self._explain(error)
+            self.close(kill=True)
+            raise LoaderError(told) from error
+        except BaseException:
+            self.close(kill=True)
+            raise
         self._taken += 1
         epoch, step = self.job.epochs.following(self._next.epoch, self._next.step)
         self._next = self._next._replace(epoch=epoch, step=step)
         return taken
+
+    def _poll(self) -> Sent | Failure | None:
+        """The next batch, or None where it takes longer and all workers are alive."""
+        try:
+            return next(self._stream)  # type: ignore[arg-type]
+        except RuntimeError as error:
+            if "timed out after" in str(error):
+                return None
+            raise
 
     def ready(self) -> int:
         """How many batches in a row, from the next one on, are made already."""
@@ -172,43 +224,41 @@ class Workers:
         stream, self._stream, self._loader = self._stream, None, None
         self.board.line(-1)["stream"] = -1
         if kill:
-            pids = {self.board.line(w)["pid"] for w in range(self.count)}
-            for child in multiprocessing.active_children():
-                if child.pid in pids:
-                    child.kill()
+            for process in self._processes:
+                process.kill()
         if hasattr(stream, "_shutdown_workers"):
             stream._shutdown_workers()  # type: ignore[union-attr]
-
-    @contextmanager
-    def _watch(self) -> Iterator[None]:
-        """End the workers where anything goes wrong with them, and say what they were at."""
-        try:
-            yield
-        except (RuntimeError, OSError) as error:
-            told = self._explain(error)
-            self.close(kill=True)
-            raise LoaderError(told) from error
-        except BaseException:
-            self.close(kill=True)
-            raise
+        self._processes = set()
+        self.board.table[:-1, : AT["draw"]] = 0
 
     def _explain(self, error: Exception) -> str:
-        """An error of torch's DataLoader, with who was at what: those it names, or who was due."""
-        named = set(re.findall(r"\d+", str(error)))
-        own = {w: self.board.line(w) for w in range(self.count)}
-        dead = {w: line for w, line in own.items() if str(line["pid"]) in named}
-        due = {w: line for w, line in own.items() if w == self._taken % self.count}
-        told = [self._at(w, line) for w, line in (dead or due).items()]
+        """An error of torch's DataLoader, with who was at what: the dead, or who was due."""
+        own = {self.board.line(w)["pid"]: w for w in range(self.count)}
+        dead = [p for p in self._processes if not p.is_alive()]
+        told = [self._at(own[p.pid], f"died ({_cause(p.exitcode)})") for p in dead if p.pid in own]
+        due = self._taken % self.count if self.count else None
+        if not dead and due is not None:
+            told = [self._at(due, "was due")]
         where = f"waiting for epoch {self._next.epoch}, step {self._next.step}"
         return "; ".join([f"{where}: {error}", *told])
 
-    def _at(self, worker: int, line: Line) -> str:
-        told = f"worker {worker} (pid {line['pid']})"
+    def _at(self, worker: int, what: str) -> str:
+        line = self.board.line(worker)
+        told = f"worker {worker} (pid {line['pid']}) {what}"
         if not line["since"]:
-            return f"{told} was at no batch"
+            return f"{told} between batches"
         seconds = (monotonic_ns() - line["since"]) / 1e9
-        told += f" was at epoch {line['epoch']}, step {line['step']} for {seconds:.1f} s"
+        told += f" at epoch {line['epoch']}, step {line['step']} after {seconds:.1f} s"
         if line["sample"] >= 0:
             told += f", reading {self.job.data.path(line['sample'])}"
         ids = self.job.ids(Address(line["epoch"], line["step"], self._next.share))
         return f"{told}, samples {ids.tolist()}"
+
+
+def _cause(code: int | None) -> str:
+    """An exit code in words."""
+    if code is None or code >= 0:
+        return f"exit code {code}"
+    name = signal.Signals(-code).name
+    hints = {"SIGKILL": ": out of memory?", "SIGBUS": ": /dev/shm full?"}
+    return f"{name}{hints.get(name, '')}"
