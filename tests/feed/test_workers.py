@@ -18,6 +18,7 @@ from torch import Tensor
 
 import fnpipe as fp
 from fnpipe.data.dataset import Dataset
+from fnpipe.feed.addresses import Address
 from fnpipe.types import DataError, LoaderError
 
 
@@ -56,7 +57,7 @@ def test_case_109_a_worker_that_is_killed_is_named_with_its_batch(data: Dataset)
     with pytest.raises(LoaderError) as caught:
         next(batches)
     assert time.monotonic() - start < 10
-    second = loader.job.ids(fp.loader.Address(0, 1)).tolist()
+    second = loader.job.ids(Address(0, 1)).tolist()
     assert f"worker 1 (pid {pid}) died (SIGKILL: out of memory?) at epoch 0, step 1 after" in str(
         caught.value
     )
@@ -102,7 +103,7 @@ def test_a_worker_that_hangs_is_named_within_the_timeout(data: Dataset):
     with pytest.raises(LoaderError) as caught:
         next(iter(loader))
     assert 3 <= time.monotonic() - start < 13
-    first = loader.job.ids(fp.loader.Address(0, 0)).tolist()
+    first = loader.job.ids(Address(0, 0)).tolist()
     message = str(caught.value)
     assert message.startswith("waiting for epoch 0, step 0: no batch came within 3 s; worker 0 (")
     assert re.search(r"was due at epoch 0, step 0 after \d\.\d s, samples", message)
