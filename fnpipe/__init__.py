@@ -39,6 +39,7 @@ from fnpipe.stages.mosaic import mosaic as mosaic
 from fnpipe.types import ArgumentError as ArgumentError
 from fnpipe.types import Batch as Batch
 from fnpipe.types import DataError as DataError
+from fnpipe.types import LoaderError as LoaderError
 from fnpipe.types import NumericsError as NumericsError
 from fnpipe.types import Plan as Plan
 from fnpipe.types import Rings as Rings

@@ -8,7 +8,7 @@ ranks changes a byte.
 
 import pickle
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from time import monotonic_ns
 from typing import Any
@@ -92,23 +92,14 @@ class Loader:
             each: cuts.choose_backends(each, cut, self.device, worker_backend, backend)
             for each in values_of(pipeline)
         }
-        if len(data) == 0:
-            raise ArgumentError(f"data wanted at least one photo, came an empty set ({data.root})")
-        if on_error not in POLICIES:
-            raise ArgumentError(f"on_error wanted one of {', '.join(POLICIES)}, came {on_error!r}")
         epochs = Epochs(len(data), batch_size, seed, shuffle, drop_last, limit)
-        epochs.check()
-        _check_pool(pool, data)
+        _check(data, epochs, pool, on_error)
         self._pool = _device_pool(pool, self.device) if cut == "plan" else None
-        self._asked = rank, world_size
-        self._share = share(rank, world_size)
         worker = next(iter(self.backends.values())).worker
         self.job = Job(data, pipeline, epochs, cut, worker, None if cut == "plan" else pool)
+        self._asked, self._share = (rank, world_size), share(rank, world_size)
         if workers:
-            _check_picklable(self.backends)
-            if worker == "package" and cut in ("finished", "warped"):
-                # Built here once, so that workers only load it.
-                _largest(self.job)
+            _make_ready(self.job)
         if memory is not None:
             prefetch = _fitting(self.job, memory, prefetch, max(workers, 1))
         self._workers = Workers(
@@ -169,7 +160,7 @@ class Loader:
         """The next batch; one more parcel may be on its way to the device meanwhile."""
         if not moved:
             moved.append(self._take())
-        if self._side is not None and not last and self._workers.ready():
+        if self._side is not None and not last and self._workers.is_ready():
             moved.append(self._take())
         taken = moved.popleft()
         if isinstance(taken, Failure):
@@ -296,8 +287,13 @@ def _fitting(job: Job, memory: int, prefetch: int, workers: int) -> int:
     return min(prefetch, fits)
 
 
-def _check_pool(pool: Any, data: Dataset) -> None:
-    """Errors: ArgumentError where a pool holds other photos than the data set, or other sizes."""
+def _check(data: Dataset, epochs: Epochs, pool: Any, on_error: str) -> None:
+    """Errors: ArgumentError for no photo or batch, a pool of other photos, an unknown policy."""
+    if len(data) == 0:
+        raise ArgumentError(f"data wanted at least one photo, came an empty set ({data.root})")
+    epochs.check()
+    if on_error not in POLICIES:
+        raise ArgumentError(f"on_error wanted one of {', '.join(POLICIES)}, came {on_error!r}")
     own = getattr(pool, "data", None)
     if own is not None and not torch.equal(own.sizes, data.sizes):
         raise ArgumentError(
@@ -317,9 +313,9 @@ def _device_pool(pool: Any, device: torch.device) -> Sources:
     return sources
 
 
-def _check_picklable(pipelines: Iterable[Pipeline]) -> None:
-    """Errors: ArgumentError naming the stage that cannot be sent to a worker."""
-    for s in (s for pipeline in pipelines for s in pipeline.stages):
+def _make_ready(job: Job) -> None:
+    """Build what workers load. Errors: ArgumentError naming a stage that cannot be sent to them."""
+    for s in (s for pipeline in values_of(job.recipe) for s in pipeline.stages):
         try:
             pickle.dumps(s)
         except (pickle.PicklingError, AttributeError, TypeError) as error:
@@ -327,3 +323,5 @@ def _check_picklable(pipelines: Iterable[Pipeline]) -> None:
                 f"stage {s!r} cannot be sent to workers: {error}; define its function with def at "
                 "the top level of a module"
             ) from error
+    if job.backend == "package" and job.cut in ("finished", "warped"):
+        _largest(job)

@@ -1,8 +1,8 @@
 """What workers are at, on a board that all processes see: for messages and for statistics."""
 
-from dataclasses import dataclass, field
 from time import monotonic_ns
 
+import numpy as np
 import torch
 from jaxtyping import Int64
 from torch import Tensor
@@ -17,38 +17,43 @@ PARTS = ("draw", "read", "render", "pack")
 AT = {name: place for place, name in enumerate(FIELDS)}
 
 
-@dataclass
 class Board:
     """A table in shared memory; each row has one writer, and readers may see it half written.
 
     Row ``w`` is worker w's; the last is the loader's own and says which stream is wanted.
     """
 
-    workers: int
-    table: Int64[Tensor, "w f"] = field(init=False)
+    def __init__(self, workers: int) -> None:
+        table = torch.zeros(workers + 1, len(FIELDS), dtype=torch.int64).share_memory_()
+        self.__setstate__((table,))
 
-    def __post_init__(self) -> None:
-        self.table = torch.zeros(self.workers + 1, len(FIELDS), dtype=torch.int64).share_memory_()
+    def __getstate__(self) -> tuple[Int64[Tensor, "w f"]]:
+        return (self.table,)
 
-    def line(self, row: int) -> "Line":
-        """The row of a worker; -1 is the loader's."""
-        return Line(self.table[row])
+    def __setstate__(self, state: tuple[Int64[Tensor, "w f"]]) -> None:
+        (self.table,) = state
+        self._numbers = self.table.numpy()
+        self.lines = tuple(Line(row) for row in self._numbers)
 
-    def done(self, worker: int, stream: int) -> int:
-        """How many batches of a stream a worker has finished."""
-        line = self.line(worker)
-        return line["done"] if line["stream"] == stream else 0
+    def done(self, stream: int) -> int:
+        """How many batches of a stream are finished."""
+        workers = self._numbers[:-1]
+        return int(workers[workers[:, AT["stream"]] == stream, AT["done"]].sum())
 
     def seconds(self) -> dict[str, float]:
         """Seconds that all workers together spent on each part of the work."""
-        return {part: float(self.table[:, AT[part]].sum()) / 1e9 for part in PARTS}
+        return {part: float(self._numbers[:, AT[part]].sum()) / 1e9 for part in PARTS}
+
+    def clear(self) -> None:
+        """Forget what workers are at, and keep the times."""
+        self._numbers[:-1, : AT["draw"]] = 0
 
 
 class Line:
-    """A row of the board. Reading and writing a number costs 0.1 us."""
+    """A row of the board. Reading or writing a number costs 0.1 us."""
 
-    def __init__(self, row: Int64[Tensor, " f"]) -> None:
-        self._row = row.numpy()
+    def __init__(self, row: np.ndarray | None = None) -> None:
+        self._row = np.zeros(len(FIELDS), dtype=np.int64) if row is None else row
 
     def __getitem__(self, name: str) -> int:
         return int(self._row[AT[name]])

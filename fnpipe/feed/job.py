@@ -4,14 +4,13 @@ from dataclasses import dataclass
 from time import monotonic_ns
 from typing import Any
 
-import torch
 from jaxtyping import Int64
 from torch import Tensor
 
 from fnpipe import cuts
 from fnpipe.data.dataset import Dataset
 from fnpipe.feed.addresses import Address, Epochs
-from fnpipe.feed.board import FIELDS, Line
+from fnpipe.feed.board import Line
 from fnpipe.keys import key
 from fnpipe.pipeline import Pipeline
 from fnpipe.schedules import value_at
@@ -54,7 +53,7 @@ class Job:
 
         ``ids`` are its samples, where they are not the address's; ``line`` takes the times.
         """
-        line = line or Line(torch.zeros(len(FIELDS), dtype=torch.int64))
+        line = line or Line()
         rows = self.ids(address) if ids is None else ids
         pipeline = self.pipeline(address.epoch, address.step)
         start = monotonic_ns()

@@ -17,7 +17,7 @@ from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data._utils import signal_handling
 
 from fnpipe.feed.addresses import Address, Addresses
-from fnpipe.feed.board import AT, Board, Line
+from fnpipe.feed.board import Board, Line
 from fnpipe.feed.failures import Failure, Replaced, failure, replace_failing
 from fnpipe.feed.job import Job
 from fnpipe.feed.ranks import Share
@@ -48,7 +48,7 @@ class Parcels(TorchDataset[Any]):
 
     def __getitem__(self, address: Address) -> Sent | Failure | None:
         info = get_worker_info()
-        line, wanted = self.board.line(info.id if info else 0), self.board.line(-1)["stream"]
+        line, wanted = self.board.lines[info.id if info else 0], self.board.lines[-1]["stream"]
         if address.stream != wanted:
             return None
         if line["stream"] != address.stream:
@@ -143,7 +143,7 @@ class Workers:
         # Workers pass over what is still asked for by the stream before: none of it is wanted.
         self._next = Address(epoch, step, share, self._next.stream + 1)
         self._addresses.start, self._taken = self._next, 0
-        self.board.line(-1)["stream"] = self._next.stream
+        self.board.lines[-1]["stream"] = self._next.stream
         if self._loader is not None:
             self._rest()
             try:
@@ -152,7 +152,7 @@ class Workers:
             except (RuntimeError, OSError):
                 # One of them is gone, and with it nothing that is wanted: start others.
                 self.close(kill=True)
-                self.board.line(-1)["stream"] = self._next.stream
+                self.board.lines[-1]["stream"] = self._next.stream
         self._start()
 
     def _start(self) -> None:
@@ -172,7 +172,7 @@ class Workers:
     def _rest(self) -> None:
         """Wait until every worker has finished the batch that it is at."""
         end = monotonic_ns() + self.timeout * 1e9
-        while any(self.board.line(w)["since"] for w in range(self.count)):
+        while any(self.board.lines[w]["since"] for w in range(self.count)):
             if monotonic_ns() > end or not all(p.is_alive() for p in self._processes):
                 return
             sleep(1e-3)
@@ -209,31 +209,32 @@ class Workers:
             raise
 
     def ready(self) -> int:
-        """How many batches in a row, from the next one on, are made already."""
-        # Address i of a stream is worker i % count's.
-        made = [self.board.done(w, self._next.stream) for w in range(self.count)]
-        count = 0
-        while self.count and made[(self._taken + count) % self.count] > (
-            (self._taken + count) // self.count
-        ):
-            count += 1
-        return count
+        """How many batches are made and not taken yet, in any order."""
+        return self.board.done(self._next.stream) - self._taken if self.count else 0
+
+    def is_ready(self) -> bool:
+        """Whether the next batch is made."""
+        if not self.count:
+            return False
+        turn, worker = divmod(self._taken, self.count)  # address i of a stream is i % count's
+        line = self.board.lines[worker]
+        return line["stream"] == self._next.stream and line["done"] > turn
 
     def close(self, *, kill: bool = False) -> None:
         """End all workers and forget what they made. Harmless when there are none."""
         stream, self._stream, self._loader = self._stream, None, None
-        self.board.line(-1)["stream"] = -1
+        self.board.lines[-1]["stream"] = -1
         if kill:
             for process in self._processes:
                 process.kill()
         if hasattr(stream, "_shutdown_workers"):
             stream._shutdown_workers()  # type: ignore[union-attr]
         self._processes = set()
-        self.board.table[:-1, : AT["draw"]] = 0
+        self.board.clear()
 
     def _explain(self, error: Exception) -> str:
         """An error of torch's DataLoader, with who was at what: the dead, or who was due."""
-        own = {self.board.line(w)["pid"]: w for w in range(self.count)}
+        own = {self.board.lines[w]["pid"]: w for w in range(self.count)}
         dead = [p for p in self._processes if not p.is_alive()]
         told = [self._at(own[p.pid], f"died ({_cause(p.exitcode)})") for p in dead if p.pid in own]
         due = self._taken % self.count if self.count else None
@@ -243,7 +244,7 @@ class Workers:
         return "; ".join([f"{where}: {error}", *told])
 
     def _at(self, worker: int, what: str) -> str:
-        line = self.board.line(worker)
+        line = self.board.lines[worker]
         told = f"worker {worker} (pid {line['pid']}) {what}"
         if not line["since"]:
             return f"{told} between batches"

@@ -49,7 +49,7 @@ def test_case_109_a_worker_that_is_killed_is_named_with_its_batch(data: Dataset)
     loader = load(data, pipeline=fp.pipe(fp.resize(8), sleepy(30.0)), batch_size=5)
     batches, pids = iter(loader), loader._workers.board.table[:, 0]
     loader._workers.begin(0, 0, loader._share)
-    while not all(loader._workers.board.line(w)["since"] for w in (0, 1)):
+    while not all(loader._workers.board.lines[w]["since"] for w in (0, 1)):
         time.sleep(0.01)
     pid = int(pids[1])
     os.kill(pid, signal.SIGKILL)
