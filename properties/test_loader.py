@@ -21,6 +21,8 @@ from torch.utils import _pytree as pytree
 
 import fnpipe as fp
 from fnpipe.data.dataset import Dataset
+from fnpipe.feed.addresses import Epochs, _shuffled
+from fnpipe.feed.ranks import Share
 from fnpipe.schedules import value_at
 
 
@@ -170,20 +172,7 @@ def test_cases_93_102_ranks_share_the_batches_of_one(
     data: Dataset, tmp_path: Path, world_size: int
 ):
     """41 samples, 4 a batch: with four ranks the last batch leaves three of them empty."""
-    context = multiprocessing.get_context("fork")
-    results = context.SimpleQueue()
-    ranks = [
-        context.Process(
-            target=rank_digests, args=(data, rank, world_size, str(tmp_path / "group"), results)
-        )
-        for rank in range(world_size)
-    ]
-    for process in ranks:
-        process.start()
-    came = {rank: (shares, seen) for rank, shares, seen in (results.get() for _ in ranks)}
-    for process in ranks:
-        process.join(30)
-        assert process.exitcode == 0
+    came = spawn(rank_digests, data, world_size, tmp_path / "group")
     whole = [batch for loader in [load(data, recipe=RECIPE.at(2))] for _ in range(EPOCHS)
              for batch in loader]  # fmt: skip
     for at, batch in enumerate(whole):
@@ -235,11 +224,83 @@ def test_case_92_ranks_and_seeds_draw_apart(data: Dataset):
     assert all(one[i] != other[i] for i in one)
 
 
-def test_a_law_that_sees_nothing_is_none(data: Dataset, truth: list[str], monkeypatch: Any):
-    """A loader that draws every epoch as the first is found out."""
+def train_rank(data: Dataset, rank: int, world_size: int, file: str, results: Any) -> None:
+    """Two epochs of a linear model on its rank's share; whole numbers, so that sums are exact."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=world_size)
+    weight, losses = torch.ones(3, 32, 32, dtype=torch.float64), []
+    for _ in range(2):
+        for batch in load(data, recipe=RECIPE.at(2)):
+            images = batch.images.to(torch.float64)
+            gradient, loss = images.sum(0), (weight * images).sum()
+            dist.all_reduce(gradient)
+            dist.all_reduce(loss)
+            weight = (weight - gradient * 2.0**-7).round()
+            losses.append(loss.item())
+    results.put((rank, losses, weight.numpy().tobytes()))
+    dist.destroy_process_group()
+
+
+def spawn(target: Any, data: Dataset, world_size: int, file: Path) -> dict[int, tuple[Any, ...]]:
+    """What each rank of a group of processes puts out."""
+    context = multiprocessing.get_context("fork")
+    results = context.SimpleQueue()
+    ranks = [
+        context.Process(target=target, args=(data, rank, world_size, str(file), results))
+        for rank in range(world_size)
+    ]
+    for process in ranks:
+        process.start()
+    came = {rank: rest for rank, *rest in (results.get() for _ in ranks)}
+    for process in ranks:
+        process.join(30)
+        assert process.exitcode == 0
+    return came
+
+
+def test_two_ranks_train_the_model_of_one(data: Dataset, tmp_path: Path):
+    one = spawn(train_rank, data, 1, tmp_path / "one")
+    two = spawn(train_rank, data, 2, tmp_path / "two")
+    assert len(set(one[0][0])) == 2 * STEPS
+    assert one[0] == two[0] == two[1]
+
+
+def drop_epoch(patch: pytest.MonkeyPatch) -> None:
     draw = fp.cuts.draw
-    monkeypatch.setattr(
-        fp.cuts, "draw", lambda d, p, at: draw(d, p, at.replace(epoch=at.epoch * 0))
-    )
-    assert run(load(data))[:STEPS] == truth[:STEPS]
-    assert run(load(data)) != truth
+    patch.setattr(fp.cuts, "draw", lambda d, p, at: draw(d, p, at.replace(epoch=at.epoch * 0)))
+
+
+def skip_batch(patch: pytest.MonkeyPatch) -> None:
+    following = Epochs.following
+    patch.setattr(Epochs, "following", lambda self, e, s: following(self, e, s + (s == 3)))
+
+
+def shift_share(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Share, "of", lambda self, places: places[1:] or places)
+
+
+def count_made(patch: pytest.MonkeyPatch) -> None:
+    state = fp.Loader.state_dict
+    patch.setattr(fp.Loader, "state_dict", lambda self: state(self) | {"step": 2})
+
+
+@pytest.mark.parametrize("plant", [drop_epoch, skip_batch, shift_share, count_made])
+def test_a_planted_bug_is_found(
+    data: Dataset, truth: list[str], monkeypatch: pytest.MonkeyPatch, plant: Any
+):
+    """Epochs that draw alike, a batch left out, a wrong share, a state of more than was seen."""
+
+    def check() -> None:
+        loader = load(data)
+        for _ in zip(range(1), loader, strict=False):
+            state = loader.state_dict()
+        after = load(data)
+        after.load_state_dict(state)
+        assert run(after) == truth[1:]
+
+    check()
+    plant(monkeypatch)
+    _shuffled.cache_clear()
+    with pytest.raises(AssertionError):
+        check()
+    _shuffled.cache_clear()
