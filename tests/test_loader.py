@@ -4,6 +4,7 @@ import gc
 import multiprocessing
 import pickle
 import re
+import time
 import weakref
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 import fnpipe as fp
-from fnpipe import backends
+from fnpipe import backends, cuts
 from fnpipe.data.dataset import Dataset
 from fnpipe.feed.addresses import Address, Epochs
 from fnpipe.feed.job import Job
@@ -21,6 +22,10 @@ from fnpipe.types import ArgumentError, LoaderError
 
 
 PLAIN = fp.pipe(fp.resize(8), fp.flip(horizontal=0.5))
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:This DataLoader will create:UserWarning",
+    "ignore:.*multi-threaded.*fork:DeprecationWarning",
+)
 
 
 @pytest.fixture
@@ -30,7 +35,8 @@ def data(photos: Dataset) -> Dataset:
 
 def load(data: Dataset, **options: Any) -> fp.Loader:
     given: dict[str, Any] = {"batch_size": 4, "seed": 0, "worker_backend": "eager"}
-    given |= {"backend": "eager", **options}
+    # A test's functions are found by no other process that does not begin as a copy of this one.
+    given |= {"backend": "eager", "start_method": "fork", **options}
     return fp.Loader(data, given.pop("pipeline", PLAIN), **given)
 
 
@@ -371,6 +377,39 @@ def test_the_size_of_batches_may_follow_the_epoch(data: Dataset):
         assert [len(batch) for batch in loader] == [2] * 5
         assert len(loader) == 2
         assert [len(batch) for batch in loader] == [5] * 2
+
+
+def test_a_state_is_of_all_ranks(data: Dataset):
+    """Saved by one of two, loaded by one of one: the rest of the epoch, whole."""
+    half, whole = load(data, rank=1, world_size=2), ids(load(data))
+    next(iter(half))
+    after = load(data)
+    after.load_state_dict(half.state_dict())
+    assert ids(after) == whole[1:]
+
+
+def test_a_parcel_that_moves_ahead_changes_no_order(data: Dataset, monkeypatch: pytest.MonkeyPatch):
+    """As on a GPU: while a batch is used, the next parcel is taken, if it is ready, and moved."""
+    wanted = ids(load(data, batch_size=1, limit=6))
+    with load(data, batch_size=1, limit=6, workers=2) as loader:
+        moved: list[int] = []
+        monkeypatch.setattr(loader, "_side", "a stream")
+        monkeypatch.setattr(
+            loader, "_move", lambda buffer: moved.append(len(moved)) or buffer.unpack()
+        )
+        monkeypatch.setattr(
+            loader, "_complete", lambda parcel, pipeline: cuts.complete(parcel, pipeline)
+        )
+        ahead = []
+        for count, batch in enumerate(loader):
+            assert batch.ids.tolist() == wanted[count]
+            ahead.append(len(moved) - count - 1)
+            time.sleep(0.05)
+        assert max(ahead) == 1
+        assert ahead[-1] == 0
+        for _ in loader:
+            break  # with a parcel ahead, which is let go of
+        assert {int(batch.epochs[0]) for batch in loader} == {2}
 
 
 def test_an_empty_rank_gets_empty_batches_of_the_same_kind(data: Dataset):

@@ -17,6 +17,10 @@ from fnpipe.types import ArgumentError, DataError, LoaderError
 
 
 PLAIN = fp.pipe(fp.resize(8), fp.flip(horizontal=0.5))
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:This DataLoader will create:UserWarning",
+    "ignore:.*multi-threaded.*fork:DeprecationWarning",
+)
 
 
 @pytest.fixture
@@ -37,6 +41,7 @@ def data(photos: Dataset) -> Dataset:
 
 def load(data: Dataset, **options: Any) -> fp.Loader:
     given = {"batch_size": 5, "seed": 0, "worker_backend": "eager", "backend": "eager"}
+    given |= {"start_method": "fork"}
     return fp.Loader(data, options.pop("pipeline", PLAIN), **(given | options))
 
 
