@@ -32,6 +32,10 @@ from fnpipe.schedules import Buckets, Schedule, values_of
 from fnpipe.types import ArgumentError, Batch, LoaderError, Sources, Targets
 
 
+Moved = tuple[cuts.Parcel, Any]
+"""A parcel on its way to the device, and the event that says it is there; None without a copy."""
+
+
 class Loader:
     """Batches of augmented samples, an epoch at a time.
 
@@ -129,17 +133,17 @@ class Loader:
 
     def __iter__(self) -> Iterator[Batch]:
         epoch, first = self._start
-        self._start, self._consumed = (epoch + 1, 0), (epoch, first)
         self._turn += 1
         turn, steps = self._turn, self.job.epochs.steps(epoch)
         self._share = share(*self._asked)
         self._workers.begin(epoch, first, self._share)
-        moved: deque[Failure | tuple[Sent, cuts.Parcel]] = deque()
+        self._start, self._consumed = (epoch + 1, 0), (epoch, first)
+        moved: deque[Failure | tuple[Sent, Moved]] = deque()
         for step in range(first, steps):
             if turn != self._turn:
                 raise LoaderError(
-                    f"epoch {epoch} was left at step {step} when another iterator of its loader "
-                    "was begun; run one at a time"
+                    f"epoch {epoch} was left at step {step}, when its loader was closed, resumed "
+                    "or iterated anew; run one iterator at a time"
                 )
             # No name here for the batch: it would outlive the consumer's.
             yield self._next(moved, epoch, step, last=step + 1 == steps)
@@ -167,8 +171,7 @@ class Loader:
             raise taken.error()
         sent, parcel = taken
         start = monotonic_ns()
-        pipeline = self.job.pipeline(epoch, step)
-        batch = self._complete(parcel, pipeline)
+        batch = self._complete(parcel, self.job.pipeline(epoch, step))
         if not self._share.of(self.job.epochs.places(epoch, step)):
             batch = _none_of(batch)
         self.replaced.extend(sent.replaced)
@@ -177,7 +180,7 @@ class Loader:
         self._tally.completed += monotonic_ns() - start
         return batch
 
-    def _take(self) -> Failure | tuple[Sent, cuts.Parcel]:
+    def _take(self) -> Failure | tuple[Sent, Moved]:
         """The next parcel, on its way to the device."""
         self._tally.ready += self._workers.ready()
         start = monotonic_ns()
@@ -190,17 +193,20 @@ class Loader:
         self._tally.completed += monotonic_ns() - now
         return taken, parcel
 
-    def _move(self, buffer: Packed) -> cuts.Parcel:
+    def _move(self, buffer: Packed) -> Moved:
         """Copy a parcel to the device, on a stream of its own, without waiting for it."""
         if self._side is None:
-            return buffer.unpack()
+            return buffer.unpack(), None
         with torch.cuda.stream(self._side):
-            return buffer.to(self.device, non_blocking=True).unpack()
+            parcel = buffer.to(self.device, non_blocking=True).unpack()
+        # An event, since the stream may be copying the next parcel when this one is wanted.
+        return parcel, self._side.record_event()
 
-    def _complete(self, parcel: cuts.Parcel, pipeline: Pipeline) -> Batch:
-        if self._side is not None:
+    def _complete(self, moved: Moved, pipeline: Pipeline) -> Batch:
+        parcel, copied = moved
+        if copied is not None:
             stream = torch.cuda.current_stream(self.device)
-            stream.wait_stream(self._side)
+            stream.wait_event(copied)
             # The copy's memory belongs to the side stream; it must not be reused before this
             # stream is done with it.
             parcel.plan.maps.record_stream(stream)

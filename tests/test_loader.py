@@ -17,7 +17,7 @@ from fnpipe import backends, cuts
 from fnpipe.data.dataset import Dataset
 from fnpipe.feed.addresses import Address, Epochs
 from fnpipe.feed.job import Job
-from fnpipe.packing import packed
+from fnpipe.packing import Packed, packed
 from fnpipe.types import ArgumentError, LoaderError
 
 
@@ -231,8 +231,8 @@ def test_one_iterator_at_a_time(data: Dataset):
     with pytest.raises(LoaderError) as caught:
         next(first)
     assert str(caught.value) == (
-        "epoch 0 was left at step 1 when another iterator of its loader was begun; "
-        "run one at a time"
+        "epoch 0 was left at step 1, when its loader was closed, resumed or iterated anew; "
+        "run one iterator at a time"
     )
 
 
@@ -394,12 +394,12 @@ def test_a_parcel_that_moves_ahead_changes_no_order(data: Dataset, monkeypatch: 
     with load(data, batch_size=1, limit=6, workers=2) as loader:
         moved: list[int] = []
         monkeypatch.setattr(loader, "_side", "a stream")
-        monkeypatch.setattr(
-            loader, "_move", lambda buffer: moved.append(len(moved)) or buffer.unpack()
-        )
-        monkeypatch.setattr(
-            loader, "_complete", lambda parcel, pipeline: cuts.complete(parcel, pipeline)
-        )
+
+        def move(buffer: Packed) -> tuple[cuts.Parcel, None]:
+            moved.append(len(moved))
+            return buffer.unpack(), None
+
+        monkeypatch.setattr(loader, "_move", move)
         ahead = []
         for count, batch in enumerate(loader):
             assert batch.ids.tolist() == wanted[count]
