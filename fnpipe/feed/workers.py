@@ -7,6 +7,7 @@ import shutil
 import signal
 from collections.abc import Iterator
 from math import ceil
+from threading import Thread
 from time import monotonic_ns, sleep
 from typing import Any, NamedTuple
 
@@ -27,6 +28,8 @@ from fnpipe.types import LoaderError
 
 POLL = 2.0
 """Seconds after which a loader that waits looks whether its workers are alive."""
+GRACE = 5.0
+"""Seconds that the clearing up after dead workers may take before it is left to a thread."""
 
 
 class Sent(NamedTuple):
@@ -224,17 +227,21 @@ class Workers:
         """End all workers and forget what they made. Harmless when there are none."""
         stream, self._stream, self._loader = self._stream, None, None
         self.board.lines[-1]["stream"] = -1
-        if kill:
-            for process in self._processes:
-                process.kill()
+        for process in self._processes if kill else ():
+            process.kill()
         if hasattr(stream, "_shutdown_workers"):
-            stream._shutdown_workers()  # type: ignore[union-attr]
+            # A process that was killed while it held a queue's lock would keep torch waiting.
+            end = Thread(target=stream._shutdown_workers, daemon=True)  # type: ignore[union-attr]
+            end.start()
+            end.join(GRACE if kill else None)
         self._processes = set()
         self.board.clear()
 
     def _explain(self, error: Exception) -> str:
         """An error of torch's DataLoader, with who was at what: the dead, or who was due."""
         own = {self.board.lines[w]["pid"]: w for w in range(self.count)}
+        for process in self._processes:
+            process.join(0.05)  # a broken connection may be known before the death that broke it
         dead = [p for p in self._processes if not p.is_alive()]
         told = [self._at(own[p.pid], f"died ({_cause(p.exitcode)})") for p in dead if p.pid in own]
         due = self._taken % self.count if self.count else None
