@@ -2,11 +2,11 @@
 
 import multiprocessing
 import os
-import resource
 import shutil
 import signal
 from collections.abc import Iterator
 from math import ceil
+from pathlib import Path
 from threading import Thread
 from time import monotonic_ns, sleep
 from typing import Any, NamedTuple
@@ -93,14 +93,24 @@ def shared_memory(count: int, *, dtype: torch.dtype) -> Tensor:
     try:
         storage = torch.UntypedStorage._new_shared(count)
     except RuntimeError as error:
-        shm = shutil.disk_usage("/dev/shm")
-        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         raise LoaderError(
-            f"no {count:,} bytes of shared memory for a batch ({error}): /dev/shm has {shm.free:,} "
-            f"bytes free of {shm.total:,}, and a process may open {files} files; lower workers, "
-            "prefetch or batch_size, or raise the limit (docker run --shm-size, ulimit -n)"
+            f"no {count:,} bytes of shared memory for a batch ({error}): {_limits()}; lower "
+            "workers, prefetch or batch_size, or raise the limit (docker run --shm-size, ulimit -n)"
         ) from error
     return torch.empty(0, dtype=dtype).set_(storage)  # type: ignore[call-overload]
+
+
+def _limits() -> str:
+    """How much shared memory and how many files there are to be had."""
+    if not Path("/dev/shm").is_dir():
+        return "this system does not say what is left of it"
+    import resource  # there is none on Windows
+
+    shm, (files, _) = shutil.disk_usage("/dev/shm"), resource.getrlimit(resource.RLIMIT_NOFILE)
+    return (
+        f"/dev/shm has {shm.free:,} bytes free of {shm.total:,}, and a process may open {files} "
+        "files"
+    )
 
 
 class Workers:
