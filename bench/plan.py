@@ -49,14 +49,15 @@ def measure(options: Namespace) -> list[Row]:
 
 def host_cost(loader: object) -> float:
     """Milliseconds that the main process spends on a step: copy, unpack, launch."""
+    from fnpipe.feed.addresses import Address
     from fnpipe.packing import packed
 
-    buffer = packed(loader.job.prepare(0, 0)).pin_memory()
+    buffer = packed(loader.job.prepare(Address(0, 0))).pin_memory()
     times = []
     for _ in range(200):
         torch.cuda.synchronize()
         start = time.perf_counter()
-        loader._complete(loader._move(buffer))
+        loader._complete(loader._move(buffer), loader.job.recipe)
         times.append(time.perf_counter() - start)
     return 1e3 * sorted(times)[100]
 

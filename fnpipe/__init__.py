@@ -19,6 +19,8 @@ from fnpipe.ops.image import adjust_hsv as adjust_hsv
 from fnpipe.ops.paint import split_by_owner as split_by_owner
 from fnpipe.pipeline import Pipeline as Pipeline
 from fnpipe.pipeline import pipe as pipe
+from fnpipe.schedules import buckets as buckets
+from fnpipe.schedules import schedule as schedule
 from fnpipe.stages.color import brightness as brightness
 from fnpipe.stages.color import contrast as contrast
 from fnpipe.stages.color import grayscale as grayscale
@@ -43,6 +45,7 @@ from fnpipe.stages.paste import copy_paste as copy_paste
 from fnpipe.types import ArgumentError as ArgumentError
 from fnpipe.types import Batch as Batch
 from fnpipe.types import DataError as DataError
+from fnpipe.types import LoaderError as LoaderError
 from fnpipe.types import NumericsError as NumericsError
 from fnpipe.types import Over as Over
 from fnpipe.types import Plan as Plan

@@ -2,205 +2,305 @@
 
 A batch's address is (epoch, step). Which samples it holds, how they are drawn, everything follows
 from the address, the data set, the recipe and the seed, so nothing has to be remembered: workers
-can be ahead in the next epoch, a run can resume anywhere, and their number changes no byte.
+can be ahead in the next epoch, a run can resume anywhere, and neither their number nor that of
+ranks changes a byte.
 """
 
 import pickle
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
+from time import monotonic_ns
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.utils.data import DataLoader
-from torch.utils.data import Dataset as TorchDataset
 
 from fnpipe import cuts
+from fnpipe.backends import Chosen
 from fnpipe.data.dataset import Dataset
 from fnpipe.explain import explain
-from fnpipe.keys import key, permute
+from fnpipe.feed.addresses import Address, Epochs
+from fnpipe.feed.failures import POLICIES, Failure, Replaced
+from fnpipe.feed.job import Job
+from fnpipe.feed.ranks import share
+from fnpipe.feed.state import VERSION, identity, position
+from fnpipe.feed.stats import Stats, Tally
+from fnpipe.feed.workers import Sent, Workers
 from fnpipe.packing import Packed, packed
 from fnpipe.pipeline import Pipeline
-from fnpipe.types import ArgumentError, Batch, Sources
+from fnpipe.schedules import Buckets, Schedule, values_of
+from fnpipe.types import ArgumentError, Batch, LoaderError, Sources, Targets
 
 
-@dataclass(frozen=True)
-class Job:
-    """Everything a worker needs to make the parcel of any address. A value: it pickles."""
-
-    data: Dataset
-    pipeline: Pipeline
-    batch_size: int
-    seed: int
-    cut: str
-    backend: str
-    shuffle: bool
-    drop_last: bool
-    pool: Any = None
-
-    @property
-    def steps(self) -> int:
-        """Batches an epoch."""
-        whole, rest = divmod(len(self.data), self.batch_size)
-        return whole + (1 if rest and not self.drop_last else 0)
-
-    def ids(self, epoch: int, step: int) -> Tensor:
-        """The samples of a batch: a slice of the epoch's permutation, computed on the spot."""
-        first = step * self.batch_size
-        places = torch.arange(first, min(first + self.batch_size, len(self.data)))
-        if not self.shuffle:
-            return places
-        return permute(places, len(self.data), seed=self.seed, epoch=epoch)
-
-    def prepare(self, epoch: int, step: int) -> cuts.Parcel:
-        """What the worker does of a batch: up to the cut."""
-        at = key(seed=self.seed, epoch=epoch, sample=self.ids(epoch, step))
-        parcel = cuts.draw(self.data, self.pipeline, at)
-        return cuts.add_pixels(parcel, self.pipeline, self.cut, self.backend, self.data, self.pool)
-
-
-class _Parcels(TorchDataset[Packed]):
-    """Parcels by address, each in one buffer."""
-
-    def __init__(self, job: Job) -> None:
-        self.job = job
-
-    def __getitem__(self, address: tuple[int, int]) -> Packed:
-        return packed(self.job.prepare(*address))
-
-
-class _Addresses:
-    """A sampler of (epoch, step), from ``start`` on, without end."""
-
-    def __init__(self, steps: int) -> None:
-        self.steps = steps
-        self.start: tuple[int, int] = (0, 0)
-
-    def __iter__(self) -> Iterator[tuple[int, int]]:
-        epoch, step = self.start
-        while True:
-            yield epoch, step
-            epoch, step = (epoch, step + 1) if step + 1 < self.steps else (epoch + 1, 0)
+Moved = tuple[cuts.Parcel, Any]
+"""A parcel on its way to the device, and the event that says it is there; None without a copy."""
 
 
 class Loader:
     """Batches of augmented samples, an epoch at a time.
 
-    ``for batch in loader`` runs epoch 0, the next ``for`` epoch 1, and so on; workers already
-    prepare the next epoch while the last steps of this one run. ``cut`` says what workers do and
-    what is left to ``device`` (:mod:`fnpipe.cuts`); ``pool`` holds decoded photos, and for the cut
-    ``"plan"`` holds them on the device. ``backend`` and ``worker_backend`` say how each side
-    renders (:data:`fnpipe.backends.BACKENDS`); left out, the fastest that is there is taken, and
-    :meth:`explain` says which and why. None of them changes a byte, nor does ``workers``.
+    ``for batch in loader`` runs epoch 0, the next ``for`` epoch 1, and so on, whether or not the
+    one before was run to its end; one iterator a loader at a time. Workers already prepare the
+    next epoch while the last steps of this one run, validation and checkpoints included.
 
-    Errors: ArgumentError for an empty data set, an unknown cut or backend, a cut without the pool
-    it needs, a recipe that cannot be sent to workers.
+    What a batch is: ``pipeline``, or a :func:`fnpipe.schedule` or :func:`fnpipe.buckets` of them;
+    ``batch_size`` samples over all ranks together, or a schedule of it; ``seed``; ``shuffle``;
+    ``drop_last``; ``limit``, the most batches an epoch may have. Nothing else changes a byte:
+
+    - ``cut`` says what workers do and what is left to ``device`` (:mod:`fnpipe.cuts`); ``pool``
+      holds decoded photos, and for the cut ``"plan"`` holds them on the device.
+    - ``backend`` and ``worker_backend`` say how each side renders
+      (:data:`fnpipe.backends.BACKENDS`); left out, the fastest that is there is taken, and
+      :meth:`explain` says which and why.
+    - ``rank`` and ``world_size`` say whose share of every batch is made; left out, they are
+      torch.distributed's where it is initialised. All ranks make equally many steps; where a last
+      batch has fewer samples than ranks, the rest of them get an empty batch.
+    - ``workers`` processes, started by ``start_method``, each ``prefetch`` batches ahead; at most
+      ``memory`` bytes of batches in all; ``ahead`` off, they stop at an epoch's end.
+    - ``on_error``: ``"raise"`` an error with the sample, its stage and how to see it again when
+      its batch is asked for; or ``"replace"`` the sample by another, drawn from its key, and tell
+      in :attr:`replaced`. ``timeout``: seconds to wait for a batch, before LoaderError says which
+      worker is at what.
+
+    Errors: ArgumentError for an empty data set, an unknown cut, backend or policy, a cut without
+    the pool it needs, a recipe that cannot be sent to workers.
     """
 
     def __init__(
         self,
         data: Dataset,
-        pipeline: Pipeline,
+        pipeline: Pipeline | Schedule | Buckets,
         *,
-        batch_size: int,
+        batch_size: int | Schedule,
         seed: int,
         device: torch.device | str = "cpu",
         cut: str = "finished",
         backend: str | None = None,
         worker_backend: str | None = None,
         pool: Any = None,
+        rank: int | None = None,
+        world_size: int | None = None,
         workers: int = 0,
         start_method: str | None = None,
         shuffle: bool = True,
         drop_last: bool = False,
+        limit: int | None = None,
         prefetch: int = 2,
+        memory: int | None = None,
+        ahead: bool = True,
+        on_error: str = "raise",
+        timeout: float = 600.0,
     ) -> None:
         self.device = torch.device(device)
-        self.backends = cuts.choose_backends(pipeline, cut, self.device, worker_backend, backend)
-        if len(data) == 0:
-            raise ArgumentError(f"data wanted at least one photo, came an empty set ({data.root})")
-        if batch_size < 1:
-            raise ArgumentError(f"batch_size wanted >= 1, came {batch_size}")
-        _check_pool(pool, data)
+        self.backends: dict[Pipeline, Chosen] = {
+            each: cuts.choose_backends(each, cut, self.device, worker_backend, backend)
+            for each in values_of(pipeline)
+        }
+        epochs = Epochs(len(data), batch_size, seed, shuffle, drop_last, limit)
+        _check(data, epochs, pool, on_error)
         self._pool = _device_pool(pool, self.device) if cut == "plan" else None
-        self.job = Job(
-            data, pipeline, batch_size, seed, cut, self.backends.worker, shuffle, drop_last,
-            getattr(pool, "rest", None) if cut == "plan" else pool,
-        )  # fmt: skip
-        if self.job.steps == 0:
-            raise ArgumentError(
-                f"drop_last leaves no batch: {len(data)} photos, batch_size {batch_size}"
-            )
-        self.epoch = 0
-        self._addresses = _Addresses(self.job.steps)
+        worker = next(iter(self.backends.values())).worker
+        held = getattr(pool, "rest", None) if cut == "plan" else pool
+        self.job = Job(data, pipeline, epochs, cut, worker, held)
+        self._asked, self._share = (rank, world_size), share(rank, world_size)
         if workers:
-            _check_picklable(pipeline)
-            if self.backends.worker == "package" and cut in ("finished", "warped"):
-                # Built here once, so that workers only load it.
-                self.job.prepare(0, 0)
-        self._loader = DataLoader(
-            _Parcels(self.job),
-            batch_size=None,
-            sampler=self._addresses,
-            num_workers=workers,
-            persistent_workers=workers > 0,
-            prefetch_factor=prefetch if workers else None,
-            multiprocessing_context=start_method if workers else None,
-            pin_memory=self.device.type == "cuda",
-        )
+            _make_ready(self.job)
+        if memory is not None:
+            prefetch = _fitting(self.job, memory, prefetch, max(workers, 1))
+        self._workers = Workers(
+            self.job, count=workers, start_method=start_method, prefetch=prefetch, ahead=ahead,
+            pin=self.device.type == "cuda", on_error=on_error, timeout=timeout,
+        )  # fmt: skip
         self._side = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
-        self._parcels: Iterator[Packed] | None = None
-        self._expected: tuple[int, int] | None = None
+        self._start = self._consumed = (0, 0)
+        self._turn = self._handed = 0
+        self._tally = Tally(bound=workers * prefetch)
+        self._identity: dict[str, Any] | None = None
+        self.replaced: list[Replaced] = []
 
     def __len__(self) -> int:
-        """Batches an epoch."""
-        return self.job.steps
+        """Batches of the epoch that the next iterator runs, from its beginning."""
+        return self.job.epochs.steps(self.epoch)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next iterator runs."""
+        return self._start[0]
 
     def set_epoch(self, epoch: int) -> None:
-        """Go on with ``epoch``; not needed between epochs."""
-        self.epoch = epoch
+        """Go on with ``epoch``; not needed between epochs. Keeps a resumed position in it."""
+        if epoch != self.epoch:
+            self._start = self._consumed = (epoch, 0)
 
     def __iter__(self) -> Iterator[Batch]:
-        epoch = self.epoch
-        if self._parcels is None or self._expected != (epoch, 0):
-            self._addresses.start = (epoch, 0)
-            self._parcels = iter(self._loader)
-        self.epoch, self._expected = epoch + 1, None
-        moved: deque[cuts.Parcel] = deque()
-        for step in range(len(self)):
-            # The next parcel is on its way to the device while this one is used.
-            while len(moved) < 2 and step + len(moved) < len(self):
-                moved.append(self._move(next(self._parcels)))
-            if step + 1 == len(self):
-                self._expected = (epoch + 1, 0)
-            yield self._complete(moved.popleft())
+        epoch, first = self._start
+        self._turn += 1
+        turn, steps = self._turn, self.job.epochs.steps(epoch)
+        self._share = share(*self._asked)
+        self._workers.begin(epoch, first, self._share)
+        self._start, self._consumed = (epoch + 1, 0), (epoch, first)
+        moved: deque[Failure | tuple[Sent, Moved]] = deque()
+        for step in range(first, steps):
+            if turn != self._turn:
+                raise LoaderError(
+                    f"epoch {epoch} was left at step {step}, when its loader was closed, resumed "
+                    "or iterated anew; run one iterator at a time"
+                )
+            # No name here for the batch: it would outlive the consumer's.
+            yield self._next(moved, epoch, step, last=step + 1 == steps)
+            self._tally.consumed += monotonic_ns() - self._handed
 
-    def _move(self, buffer: Packed) -> cuts.Parcel:
+    def _next(self, moved: deque[Any], epoch: int, step: int, *, last: bool) -> Batch:
+        """The next batch, and the position after it; after an error, the position of the error."""
+        try:
+            batch = self._batch(moved, epoch, step, last=last)
+        except BaseException:
+            self._start = epoch, step
+            raise
+        self._consumed = self.job.epochs.following(epoch, step)
+        self._handed = monotonic_ns()
+        return batch
+
+    def _batch(self, moved: deque[Any], epoch: int, step: int, *, last: bool) -> Batch:
+        """The next batch; one more parcel may be on its way to the device meanwhile."""
+        if not moved:
+            moved.append(self._take())
+        if self._side is not None and not last and self._workers.is_ready():
+            moved.append(self._take())
+        taken = moved.popleft()
+        if isinstance(taken, Failure):
+            raise taken.error()
+        sent, parcel = taken
+        start = monotonic_ns()
+        batch = self._complete(parcel, self.job.pipeline(epoch, step))
+        if not self._share.of(self.job.epochs.places(epoch, step)):
+            batch = _none_of(batch)
+        self.replaced.extend(sent.replaced)
+        self._tally.batches += 1
+        self._tally.bytes += sent.packed.buffer.numel()
+        self._tally.completed += monotonic_ns() - start
+        return batch
+
+    def _take(self) -> Failure | tuple[Sent, Moved]:
+        """The next parcel, on its way to the device."""
+        self._tally.ready += self._workers.ready()
+        start = monotonic_ns()
+        taken = self._workers.take()
+        now = monotonic_ns()
+        self._tally.waited += now - start
+        if isinstance(taken, Failure):
+            return taken
+        parcel = self._move(taken.packed)
+        self._tally.completed += monotonic_ns() - now
+        return taken, parcel
+
+    def _move(self, buffer: Packed) -> Moved:
         """Copy a parcel to the device, on a stream of its own, without waiting for it."""
         if self._side is None:
-            return buffer.unpack()
+            return buffer.unpack(), None
         with torch.cuda.stream(self._side):
-            return buffer.to(self.device, non_blocking=True).unpack()
+            parcel = buffer.to(self.device, non_blocking=True).unpack()
+        # An event, since the stream may be copying the next parcel when this one is wanted.
+        return parcel, self._side.record_event()
 
-    def _complete(self, parcel: cuts.Parcel) -> Batch:
-        if self._side is not None:
+    def _complete(self, moved: Moved, pipeline: Pipeline) -> Batch:
+        parcel, copied = moved
+        if copied is not None:
             stream = torch.cuda.current_stream(self.device)
-            stream.wait_stream(self._side)
+            stream.wait_event(copied)
             # The copy's memory belongs to the side stream; it must not be reused before this
             # stream is done with it.
             parcel.plan.maps.record_stream(stream)
-        return cuts.complete(
-            parcel, self.job.pipeline, backend=self.backends.device, pool=self._pool
-        )
+        backend = self.backends[pipeline].device
+        return cuts.complete(parcel, pipeline, backend=backend, pool=self._pool)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the run is: batches that were handed out, whatever workers have made ahead.
+
+        At an epoch's end it means the whole next one. An epoch that was left early counts as
+        begun: the rest of it follows, unless :meth:`set_epoch` says otherwise.
+        """
+        epoch, step = self._consumed
+        return {"version": VERSION, "epoch": epoch, "step": step, **self._identify()}
+
+    def load_state_dict(self, state: dict[str, Any], *, strict: bool = True) -> None:
+        """Go on from a state: any workers, start method, cut, device or world size, equal bytes.
+
+        Errors: ArgumentError where the state is of another version, data set, recipe, seed or
+        (global) batch size, naming what differs; not ``strict``, only for version and batch size.
+        """
+        epoch, step = position(state, self._identify(), strict=strict)
+        if step >= self.job.epochs.steps(epoch):
+            epoch, step = epoch + 1, 0
+        self._start = self._consumed = epoch, step
+        self._turn += 1
+
+    def _identify(self) -> dict[str, Any]:
+        if self._identity is None:
+            self._identity = identity(self.job)
+        return self._identity
+
+    def stats(self) -> Stats:
+        """Figures since the loader was made, and who waits for whom."""
+        return self._tally.stats(self._workers.board.seconds(), len(self.replaced))
+
+    def close(self) -> None:
+        """End the workers and free what they made. The loader can go on: it starts new ones."""
+        self._turn += 1
+        self._workers.close()
+
+    def __enter__(self) -> "Loader":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     def explain(self) -> str:
-        """What runs where, in which backend, and the bytes that cross."""
-        return explain(self.job.pipeline, cut=self.job.cut, backends=self.backends)
+        """What runs where, in which backend, and the bytes that cross; a table a pipeline."""
+        return "\n\n".join(
+            explain(each, cut=self.job.cut, backends=backends)
+            for each, backends in self.backends.items()
+        )
 
 
-def _check_pool(pool: Any, data: Dataset) -> None:
-    """Errors: ArgumentError where a pool holds other photos than the data set, or other sizes."""
+def _none_of(batch: Batch) -> Batch:
+    """A batch of no image, like ``batch`` in all else: the share of a rank that has none."""
+    targets = batch.targets
+    empty = Targets.empty(keypoints=targets.keypoints.shape[1], corners=targets.quads.shape[1])
+    return batch.replace(
+        images=batch.images[:0],
+        targets=empty.to(batch.images.device),
+        ids=batch.ids[:0],
+        epochs=batch.epochs[:0],
+        masks=None if batch.masks is None else batch.masks[:0],
+    )
+
+
+def _largest(job: Job) -> int:
+    """Bytes of the largest first parcel of any of a job's pipelines."""
+    jobs = [replace(job, recipe=pipeline) for pipeline in values_of(job.recipe)]
+    return max(packed(each.prepare(Address(0, 0))).buffer.numel() for each in jobs)
+
+
+def _fitting(job: Job, memory: int, prefetch: int, workers: int) -> int:
+    """Batches that each worker may be ahead. Errors: ArgumentError where not even one fits."""
+    one = _largest(job)
+    fits = (memory // one - 2) // workers  # two are with the loader: one used, one on its way
+    if fits < 1:
+        raise ArgumentError(
+            f"memory wanted {(workers + 2) * one:,} bytes at least, for {workers} workers and "
+            f"batches of {one:,}, came {memory:,}"
+        )
+    return min(prefetch, fits)
+
+
+def _check(data: Dataset, epochs: Epochs, pool: Any, on_error: str) -> None:
+    """Errors: ArgumentError for no photo or batch, a pool of other photos, an unknown policy."""
+    if len(data) == 0:
+        raise ArgumentError(f"data wanted at least one photo, came an empty set ({data.root})")
+    epochs.check()
+    if on_error not in POLICIES:
+        raise ArgumentError(f"on_error wanted one of {', '.join(POLICIES)}, came {on_error!r}")
     own = getattr(pool, "data", None)
     if own is not None and not torch.equal(own.sizes, data.sizes):
         raise ArgumentError(
@@ -220,9 +320,9 @@ def _device_pool(pool: Any, device: torch.device) -> Sources:
     return sources
 
 
-def _check_picklable(pipeline: Pipeline) -> None:
-    """Errors: ArgumentError naming the stage that cannot be sent to a worker."""
-    for s in pipeline.stages:
+def _make_ready(job: Job) -> None:
+    """Build what workers load. Errors: ArgumentError naming a stage that cannot be sent to them."""
+    for s in (s for pipeline in values_of(job.recipe) for s in pipeline.stages):
         try:
             pickle.dumps(s)
         except (pickle.PicklingError, AttributeError, TypeError) as error:
@@ -230,3 +330,5 @@ def _check_picklable(pipeline: Pipeline) -> None:
                 f"stage {s!r} cannot be sent to workers: {error}; define its function with def at "
                 "the top level of a module"
             ) from error
+    if job.backend == "package" and job.cut in ("finished", "warped"):
+        _largest(job)

@@ -1,4 +1,4 @@
-"""The values that travel: targets, samples, plans, batches; and the three errors.
+"""The values that travel: targets, samples, plans, batches; and the errors.
 
 Everything ragged is flat with offsets: a batch of a thousand instances is a handful of tensors,
 never a list of dicts, so it pickles, pins, copies and compares as a handful of tensors.
@@ -52,6 +52,13 @@ class DataError(ValueError):
 
 class NumericsError(RuntimeError):
     """This machine or this version of torch cannot keep the promise of equal bytes."""
+
+
+class LoaderError(RuntimeError):
+    """A loader's worker, or what it needs of the machine, is gone.
+
+    The message names the worker, the batch and sample it was at, and the limit that was met.
+    """
 
 
 def static(**options: Any) -> Any:

@@ -14,12 +14,13 @@ PACKAGE = Path(__file__).resolve().parents[1] / "fnpipe"
 # Bottom to top. A module may import from its own line and from every line below it.
 LAYERS = (
     ("types",),
-    ("keys", "numerics", "packing"),
+    ("keys", "numerics", "packing", "schedules"),
     ("ops",),
     ("stages", "backends"),
     ("pipeline", "explain"),
     ("data",),
     ("cuts",),
+    ("feed",),
     ("loader",),
     ("adapters", "recipes", "preview", "testing", "demo"),
     ("__main__",),

@@ -1,44 +1,42 @@
 """Loading: which batches, what is refused, and what may not disturb the order."""
 
-import json
+import gc
+import multiprocessing
 import pickle
 import re
+import time
+import weakref
 from typing import Any
 
 import pytest
 import torch
-from PIL import Image as pillow
 from torch import Tensor
 
 import fnpipe as fp
+from fnpipe import backends, cuts
 from fnpipe.data.dataset import Dataset
-from fnpipe.loader import Job
-from fnpipe.types import ArgumentError
+from fnpipe.feed.addresses import Address, Epochs
+from fnpipe.feed.job import Job
+from fnpipe.packing import Packed, packed
+from fnpipe.types import ArgumentError, LoaderError
 
 
 PLAIN = fp.pipe(fp.resize(8), fp.flip(horizontal=0.5))
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:This DataLoader will create:UserWarning",
+    "ignore:.*multi-threaded.*fork:DeprecationWarning",
+)
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    """Ten photos, each of one colour, with one box."""
-    root = tmp_path_factory.mktemp("photos")
-    for i in range(10):
-        pillow.new("RGB", (16, 12), (i * 20, 0, 255)).save(root / f"{i}.png")
-    document = {
-        "images": [{"id": i, "file_name": f"{i}.png"} for i in range(10)],
-        "categories": [{"id": 1, "name": "box"}],
-        "annotations": [
-            {"id": i, "image_id": i, "category_id": 1, "bbox": [1, 2, 8, 6]} for i in range(10)
-        ],
-    }
-    (root / "boxes.json").write_text(json.dumps(document))
-    return fp.read_coco(root / "boxes.json", root)
+@pytest.fixture
+def data(photos: Dataset) -> Dataset:
+    return photos
 
 
 def load(data: Dataset, **options: Any) -> fp.Loader:
     given: dict[str, Any] = {"batch_size": 4, "seed": 0, "worker_backend": "eager"}
-    given |= {"backend": "eager", **options}
+    # A test's functions are found by no other process that does not begin as a copy of this one.
+    given |= {"backend": "eager", "start_method": "fork", **options}
     return fp.Loader(data, given.pop("pipeline", PLAIN), **given)
 
 
@@ -136,7 +134,7 @@ def double(r: Tensor, g: Tensor, b: Tensor) -> Any:
             {"cut": "warped", "worker_backend": "triton"},
             "backend (to warp) wanted one of eager, compiled, package, came 'triton'",
         ),
-        ({"batch_size": 0}, "batch_size wanted >= 1, came 0"),
+        ({"batch_size": 0}, "batch_size wanted an integer >= 1, came 0"),
         (
             {"batch_size": 11, "drop_last": True},
             "drop_last leaves no batch: 10 photos, batch_size 11",
@@ -167,6 +165,8 @@ def test_case_106_a_function_that_cannot_travel_is_refused_before_a_worker_start
     assert message.endswith("; define its function with def at the top level of a module")
 
 
+# Other processes cannot import a test's function by name.
+DOUBLE = lambda: fp.pointwise(double).drawn()  # noqa: E731
 STAGES = [
     lambda: fp.mosaic(8),
     lambda: fp.affine(degrees=1.0),
@@ -180,7 +180,7 @@ STAGES = [
     lambda: fp.grayscale(p=0.5),
     lambda: fp.solarize(99.0),
     lambda: fp.posterize(3),
-    lambda: fp.pointwise(double).drawn(),
+    DOUBLE,
     lambda: fp.keep(side=1.0),
     lambda: fp.finish(torch.float16),
 ]
@@ -189,10 +189,10 @@ STAGES = [
 def test_case_106_every_stage_travels_and_gives_equal_output(data: Dataset):
     first, *others = [make() for make in STAGES]
     pipeline = fp.pipe(first, *others)
-    job = Job(data, pipeline, 4, 0, "finished", "eager", True, False)
+    job = Job(data, pipeline, Epochs(10, 4, 0), "finished", "eager")
     sent: Job = pickle.loads(pickle.dumps(job))
-    assert sent.pipeline == pipeline
-    here, there = job.prepare(1, 2), sent.prepare(1, 2)
+    assert sent.recipe == pipeline
+    here, there = job.prepare(Address(1, 2)), sent.prepare(Address(1, 2))
     assert here.images is not None
     assert there.images is not None
     assert torch.equal(here.images, there.images)
@@ -200,12 +200,12 @@ def test_case_106_every_stage_travels_and_gives_equal_output(data: Dataset):
 
 
 def test_steps_and_samples_follow_from_the_address(data: Dataset):
-    job = Job(data, PLAIN, 4, 0, "finished", "eager", True, False)
-    assert job.steps == 3
-    found = torch.cat([job.ids(5, step) for step in range(3)])
+    job = Job(data, PLAIN, Epochs(10, 4, 0), "finished", "eager")
+    assert job.epochs.steps(0) == 3
+    found = torch.cat([job.ids(Address(5, step)) for step in range(3)])
     assert sorted(found.tolist()) == [*range(10)]
-    assert job.ids(5, 1).tolist() == found[4:8].tolist()
-    assert job.prepare(5, 1).plan.epochs.tolist() == [5] * 4
+    assert job.ids(Address(5, 1)).tolist() == found[4:8].tolist()
+    assert job.prepare(Address(5, 1)).plan.epochs.tolist() == [5] * 4
 
 
 def test_what_runs_where_is_told(data: Dataset):
@@ -221,3 +221,277 @@ def test_a_plan_alone_wants_a_pool(data: Dataset):
     assert str(caught.value) == (
         "cut 'plan' wanted a pool on cpu, came none: pool=fnpipe.pool(data, 'device')"
     )
+
+
+def test_one_iterator_at_a_time(data: Dataset):
+    loader = load(data)
+    first, second = iter(loader), iter(loader)
+    next(first)
+    assert int(next(second).epochs[0]) == 1
+    with pytest.raises(LoaderError) as caught:
+        next(first)
+    assert str(caught.value) == (
+        "epoch 0 was left at step 1, when its loader was closed, resumed or iterated anew; "
+        "run one iterator at a time"
+    )
+
+
+def test_an_epoch_named_again_begins_again_unless_it_was_resumed(data: Dataset):
+    loader = load(data)
+    wanted = ids(loader)
+    next(iter(loader))
+    loader.set_epoch(0)
+    assert ids(loader) == wanted
+    loader.load_state_dict(loader.state_dict() | {"epoch": 0, "step": 1})
+    loader.set_epoch(0)
+    assert ids(loader) == wanted[1:]
+    assert loader.epoch == 1
+
+
+def test_a_state_counts_what_was_handed_out(data: Dataset):
+    with load(data, workers=2, prefetch=4) as loader:
+        where = [position(loader)]
+        for _ in range(2):
+            for _ in loader:
+                where.append(position(loader))
+    assert where == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (2, 0)]
+
+
+def position(loader: fp.Loader) -> tuple[int, int]:
+    state = loader.state_dict()
+    return state["epoch"], state["step"]
+
+
+def test_an_epoch_left_early_is_resumed_where_it_was_left(data: Dataset):
+    loader, after = load(data), load(data)
+    wanted = ids(load(data))
+    next(iter(loader))
+    after.load_state_dict(loader.state_dict())
+    assert ids(after) == wanted[1:]
+    limited = load(data, limit=1)
+    assert len(limited) == 1
+    assert ids(limited) == wanted[:1]
+    assert position(limited) == (1, 0)
+
+
+def test_a_state_beyond_a_limit_is_the_next_epoch(data: Dataset):
+    state = load(data).state_dict() | {"epoch": 4, "step": 2}
+    limited = load(data, limit=2)
+    limited.load_state_dict(state)
+    assert position(limited) == (5, 0)
+
+
+OTHERS: list[tuple[dict[str, Any], str]] = [
+    ({"seed": 1}, "seed 0, this loader has 1"),
+    ({"batch_size": 5}, "batch_size '4', this loader has '5'"),
+    ({"shuffle": False}, "shuffle True, this loader has False"),
+    (
+        {"pipeline": fp.pipe(fp.resize(9))},
+        "recipe 'pipe(resize(8), flip(horizontal=0.5))', this loader has 'pipe(resize(9))'",
+    ),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), OTHERS)
+def test_a_state_of_another_run_is_refused(data: Dataset, options: dict[str, Any], message: str):
+    state = load(data).state_dict() | {"epoch": 3, "step": 1}
+    other = load(data, **options)
+    with pytest.raises(ArgumentError, match=re.escape(f"state is of a run with {message}")):
+        other.load_state_dict(state)
+    assert other.epoch == 0
+    if "batch_size" not in options:
+        other.load_state_dict(state, strict=False)
+        assert position(other) == (3, 1)
+
+
+def test_a_state_of_other_data_or_functions_is_refused(data: Dataset):
+    state = load(data).state_dict()
+    with pytest.raises(ArgumentError, match=r"^state is of a run with data '"):
+        load(data.subset(range(9))).load_state_dict(state)
+    twice, thrice = (fp.pipe(fp.resize(8), gain(by).drawn()) for by in (2.0, 3.0))
+    state = load(data, pipeline=twice).state_dict()
+    with pytest.raises(ArgumentError, match=r"^state is of a run with functions '"):
+        load(data, pipeline=thrice).load_state_dict(state)
+
+
+def gain(by: float) -> fp.pointwise:
+    """Functions of one name and text that do not compute the same."""
+
+    def gained(r: Tensor, g: Tensor, b: Tensor) -> Any:
+        return r * by, g * by, b * by
+
+    return fp.pointwise(gained)
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        ({"version": 0}, "state wanted version 1, came 0"),
+        ({"epoch": -1}, "state wanted epoch, step >= 0, came -1, 0"),
+        ({"step": None}, "state wanted epoch, step >= 0, came 0, None"),
+    ],
+)
+def test_what_is_no_state_is_refused(data: Dataset, state: Any, message: str):
+    loader = load(data)
+    with pytest.raises(ArgumentError, match=f"^{re.escape(message)}$"):
+        loader.load_state_dict(loader.state_dict() | state)
+
+
+def colors(batch: fp.Batch) -> list[int]:
+    """How many colours each image has, fill left out."""
+    flat = batch.images.flatten(2).transpose(1, 2)
+    return [len({tuple(p) for p in image.tolist()} - {(114, 114, 114)}) for image in flat]
+
+
+def test_case_100_close_mosaic_reaches_workers_that_are_ahead_and_a_resumed_run(data: Dataset):
+    """Photos of one colour each, mosaic until epoch 3; workers are up to twelve batches ahead."""
+    recipe = fp.schedule({0: fp.pipe(fp.mosaic(16)), 3: fp.pipe(fp.resize(16))})
+    options: dict[str, Any] = {"pipeline": recipe, "workers": 2, "prefetch": 6}
+    with load(data, **options) as loader:
+        counts = [[n for batch in loader for n in colors(batch)] for _ in range(4)]
+        state = loader.state_dict()
+        assert {*counts[3]} == {1}
+        assert all(max(epoch) > 1 for epoch in counts[:3])
+    with load(data, **options) as after:
+        after.load_state_dict(state)
+        assert after.epoch == 4
+        assert {n for batch in after for n in colors(batch)} == {1}
+
+
+def test_sizes_by_bucket_compile_once_a_size(data: Dataset):
+    recipe = fp.buckets(8, 12, 20).map(lambda size: fp.pipe(fp.resize(size)))
+    loader = load(data, pipeline=recipe, batch_size=1)
+    known = backends._part.cache_info().currsize
+    seen = [batch.images.shape[2] for _ in range(5) for batch in loader]
+    assert {*seen} == {8, 12, 20}
+    assert backends._part.cache_info().currsize - known <= 3
+    again = load(data, pipeline=recipe, batch_size=1, workers=1)
+    assert seen == [batch.images.shape[2] for _ in range(5) for batch in again]
+    assert loader.explain().count("crosses to the device") == 3
+
+
+def test_the_size_of_batches_may_follow_the_epoch(data: Dataset):
+    loader = load(data, batch_size=fp.schedule({0: 2, 1: 5}), workers=1)
+    with loader:
+        assert len(loader) == 5
+        assert [len(batch) for batch in loader] == [2] * 5
+        assert len(loader) == 2
+        assert [len(batch) for batch in loader] == [5] * 2
+
+
+def test_a_state_is_of_all_ranks(data: Dataset):
+    """Saved by one of two, loaded by one of one: the rest of the epoch, whole."""
+    half, whole = load(data, rank=1, world_size=2), ids(load(data))
+    next(iter(half))
+    after = load(data)
+    after.load_state_dict(half.state_dict())
+    assert ids(after) == whole[1:]
+
+
+def test_a_parcel_that_moves_ahead_changes_no_order(data: Dataset, monkeypatch: pytest.MonkeyPatch):
+    """As on a GPU: while a batch is used, the next parcel is taken, if it is ready, and moved."""
+    wanted = ids(load(data, batch_size=1, limit=6))
+    with load(data, batch_size=1, limit=6, workers=2) as loader:
+        moved: list[int] = []
+        monkeypatch.setattr(loader, "_side", "a stream")
+
+        def move(buffer: Packed) -> tuple[cuts.Parcel, None]:
+            moved.append(len(moved))
+            return buffer.unpack(), None
+
+        monkeypatch.setattr(loader, "_move", move)
+        ahead = []
+        for count, batch in enumerate(loader):
+            assert batch.ids.tolist() == wanted[count]
+            ahead.append(len(moved) - count - 1)
+            time.sleep(0.05)
+        assert max(ahead) == 1
+        assert ahead[-1] == 0
+        for _ in loader:
+            break  # with a parcel ahead, which is let go of
+        assert {int(batch.epochs[0]) for batch in loader} == {2}
+
+
+def test_an_empty_rank_gets_empty_batches_of_the_same_kind(data: Dataset):
+    shares = [
+        list(load(data, batch_size=9, rank=rank, world_size=4, shuffle=False)) for rank in range(4)
+    ]
+    assert [[len(batch) for batch in own] for own in shares] == [[3, 1], [2, 0], [2, 0], [2, 0]]
+    empty, whole = shares[3][1], shares[3][0]
+    assert empty.images.shape == (0, 3, 8, 8)
+    assert empty.images.dtype == whole.images.dtype
+    assert empty.ids.tolist() == empty.epochs.tolist() == empty.boxes.tolist() == []
+    assert empty.targets.rings.instance_offsets.tolist() == [0]
+
+
+def test_batches_that_lie_ready_fit_in_the_memory_given(data: Dataset):
+    one = packed(load(data).job.prepare(Address(0, 0))).buffer.numel()
+    with load(data, workers=2, prefetch=9, memory=8 * one) as loader:
+        assert loader.stats().bound == 2 * 3
+        assert len(ids(loader)) == 3
+    with pytest.raises(ArgumentError) as caught:
+        load(data, workers=2, memory=4 * one - 1)
+    assert str(caught.value) == (
+        f"memory wanted {4 * one:,} bytes at least, for 2 workers and batches of {one:,}, "
+        f"came {4 * one - 1:,}"
+    )
+
+
+def test_figures_while_it_runs(data: Dataset):
+    with load(data, workers=2) as loader:
+        assert loader.stats().bottleneck == "No batch has been handed out yet."
+        list(loader)
+        made = loader.stats()
+    assert made.batches == 3
+    assert made.bytes > 3 * 2 * 3 * 8 * 8
+    assert made.bound == 4
+    assert {*made.parts} == {"draw", "read", "render", "pack"}
+    assert all(seconds > 0 for seconds in made.parts.values())
+    assert made.waited > 0
+    assert " are the bottleneck: " in made.bottleneck or " is the bottleneck: " in made.bottleneck
+
+
+def children() -> set[int | None]:
+    return {child.pid for child in multiprocessing.active_children()}
+
+
+def test_closed_it_leaves_no_process_and_can_go_on(data: Dataset):
+    before, loader = children(), load(data, workers=2)
+    with loader:
+        first = next(iter(loader)).ids.tolist()
+        assert len(children() - before) == 2
+    assert children() == before
+    loader.close()
+    loader.set_epoch(0)
+    assert next(iter(loader)).ids.tolist() == first
+    loader.close()
+    assert children() == before
+
+
+def test_forgotten_it_frees_its_batches_and_processes(data: Dataset):
+    before, loader = children(), load(data, workers=2)
+    batches = iter(loader)
+    batch = next(batches)
+    gone = weakref.ref(loader), weakref.ref(batch)
+    del loader, batches, batch
+    gc.collect()
+    assert [ref() for ref in gone] == [None, None]
+    assert children() == before
+
+
+def test_a_loader_keeps_no_batch_that_it_handed_out(data: Dataset):
+    loader = load(data)
+    for batch in loader:
+        last = weakref.ref(batch.images.untyped_storage())
+        del batch
+        gc.collect()
+        assert last() is None
+
+
+@pytest.mark.parametrize("start_method", ["spawn", "forkserver"])
+def test_case_106_every_stage_runs_in_a_worker_started_anew(data: Dataset, start_method: str):
+    first, *others = [make() for make in STAGES if make is not DOUBLE]
+    pipeline = fp.pipe(first, *others)
+    here = [batch.images for batch in load(data, pipeline=pipeline)]
+    with load(data, pipeline=pipeline, workers=1, start_method=start_method) as loader:
+        assert all(torch.equal(a, b.images) for a, b in zip(here, loader, strict=True))

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from fnpipe.packing import ALIGNMENT, packed
-from fnpipe.types import Batch, Targets
+from fnpipe.packing import ALIGNMENT, _builder, packed
+from fnpipe.types import ArgumentError, Batch, Targets
 
 
 DTYPES = [torch.uint8, torch.bool, torch.int32, torch.int64, torch.float64, torch.bfloat16]
@@ -111,3 +111,26 @@ def test_memory_may_be_ones_own():
 def test_nothing_is_packed_as_nothing():
     assert packed([]).unpack() == []
     assert packed([None, torch.zeros(0)]).unpack()[0] is None
+
+
+def test_a_leaf_that_is_no_tensor_is_refused():
+    with pytest.raises(ArgumentError) as caught:
+        packed({"a": torch.zeros(1), "b": 7})
+    assert str(caught.value) == "packed: wanted tensors and None as leaves, came 7"
+
+
+def test_a_form_is_read_once_a_process_and_says_nothing_of_torchs_own():
+    first, second = (packed(batch()) for _ in range(2))
+    assert first.form == second.form
+    assert b"_pytree" not in first.form
+    known = _builder.cache_info().currsize
+    for each in (first, second):
+        each.unpack()
+    assert _builder.cache_info().currsize <= known + 1
+
+
+def test_one_copy_moves_all_of_it():
+    made = packed(batch())
+    there = made.to("meta")
+    assert there.buffer.device.type == "meta"
+    assert there.form is made.form

@@ -194,10 +194,10 @@ def test_words_hold_finished_codes():
             assert made.stride() == render.finish(planes, how).stride()
 
 
-def far(pixels: float, **options: bool) -> Plan:
+def far(pixels: float, *, projective: bool = False) -> Plan:
     """A frame of 640 x 480 whose upper left corner looks ``pixels`` away."""
     moved = ((128.0, 0.0, 128.0 * pixels), (0.0, 128.0, 0.0), (0.0, 0.0, 1.0))
-    return plan([moved], [0], (480, 640), **options)
+    return plan([moved], [0], (480, 640), projective=projective)
 
 
 def test_a_plan_that_looks_too_far_is_refused():

@@ -1,0 +1,98 @@
+"""The work behind an address: from (epoch, step) to a parcel."""
+
+from dataclasses import dataclass
+from time import monotonic_ns
+from typing import Any
+
+from jaxtyping import Int64
+from torch import Tensor
+
+from fnpipe import cuts
+from fnpipe.data.dataset import Dataset
+from fnpipe.feed.addresses import Address, Epochs
+from fnpipe.feed.board import Line
+from fnpipe.keys import key
+from fnpipe.pipeline import Pipeline
+from fnpipe.schedules import value_at
+from fnpipe.types import Image, Plan, Sources
+
+
+@dataclass(frozen=True)
+class Job:
+    """All that a worker needs to make the parcel of any address. A value: it pickles.
+
+    ``recipe`` is a pipeline, or a schedule or buckets of them.
+    """
+
+    data: Dataset
+    recipe: Any
+    epochs: Epochs
+    cut: str
+    backend: str
+    pool: Any = None
+
+    def pipeline(self, epoch: int, step: int) -> Pipeline:
+        """The pipeline of a batch."""
+        return value_at(self.recipe, seed=self.epochs.seed, epoch=epoch, step=step)
+
+    def ids(self, address: Address, *, stride: int = 1) -> Int64[Tensor, " b"]:
+        """The samples that are made for an address.
+
+        Those of the rank's share; where it has none, the batch's first as a pattern: the loader
+        hands out none of it.
+        """
+        own = self.epochs.ids(address, stride=stride)
+        if len(own):
+            return own
+        return self.epochs.ids(address._replace(share=address.share._replace(rank=0)))
+
+    def prepare(
+        self, address: Address, *, ids: Int64[Tensor, " b"] | None = None, line: Line | None = None
+    ) -> cuts.Parcel:
+        """What a worker does of a batch: up to the cut.
+
+        ``ids`` are its samples, where they are not the address's; ``line`` takes the times.
+        """
+        line = line or Line()
+        rows = self.ids(address) if ids is None else ids
+        pipeline = self.pipeline(address.epoch, address.step)
+        start = monotonic_ns()
+        at = key(seed=self.epochs.seed, epoch=address.epoch, sample=rows)
+        parcel = cuts.draw(self.data, pipeline, at)
+        start, read = line.spend("draw", start), line["read"]
+        timed = isinstance(self.pool, cuts.Reader)  # what a pool lacks is cut out, not gathered
+        pool = _TimedPool(self.pool, line) if timed else self.pool
+        parcel = cuts.add_pixels(
+            parcel, pipeline, self.cut, self.backend, _TimedPhotos(self.data, line), pool
+        )
+        line.spend("render", start + line["read"] - read)
+        return parcel
+
+
+class _TimedPhotos:
+    """A data set that notes which photo it reads, and for how long."""
+
+    def __init__(self, data: Dataset, line: Line) -> None:
+        self._data, self._line = data, line
+        self.sizes, self.targets, self.offsets = data.sizes, data.targets, data.offsets
+        self.keypoint_flip = data.keypoint_flip
+
+    def read(self, index: int) -> Image:
+        start, self._line["sample"] = monotonic_ns(), index
+        image = self._data.read(index)
+        self._line.spend("read", start)
+        self._line["sample"] = -1
+        return image
+
+
+class _TimedPool:
+    """A pool that notes how long it takes."""
+
+    def __init__(self, pool: cuts.Reader, line: Line) -> None:
+        self._pool, self._line = pool, line
+
+    def gather(self, plan: Plan) -> tuple[Sources, Plan]:
+        start = monotonic_ns()
+        found = self._pool.gather(plan)
+        self._line.spend("read", start)
+        return found

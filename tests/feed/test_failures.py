@@ -1,0 +1,178 @@
+"""A sample that fails: who it is, at what, how to see it again, and who takes its place."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import fnpipe as fp
+from fnpipe.data.dataset import Dataset
+from fnpipe.feed.addresses import Address, Epochs
+from fnpipe.feed.failures import Failure, blame, replace_failing
+from fnpipe.feed.job import Job
+from fnpipe.types import ArgumentError, DataError, LoaderError
+
+
+PLAIN = fp.pipe(fp.resize(8), fp.flip(horizontal=0.5))
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:This DataLoader will create:UserWarning",
+    "ignore:.*multi-threaded.*fork:DeprecationWarning",
+)
+
+
+@pytest.fixture
+def broken(data: Dataset, tmp_path: Path) -> Dataset:
+    """The ten photos, of which 3 and 6 can no longer be read."""
+    shutil.copytree(data.root, tmp_path / "photos")
+    for i in (3, 6):
+        (tmp_path / "photos" / f"{i}.png").write_bytes(b"")
+    copy = object.__new__(Dataset)
+    vars(copy).update(vars(data), root=tmp_path / "photos")
+    return copy
+
+
+@pytest.fixture
+def data(photos: Dataset) -> Dataset:
+    return photos
+
+
+def load(data: Dataset, **options: Any) -> fp.Loader:
+    given = {"batch_size": 5, "seed": 0, "worker_backend": "eager", "backend": "eager"}
+    given |= {"start_method": "fork"}
+    return fp.Loader(data, options.pop("pipeline", PLAIN), **(given | options))
+
+
+def angry(r: Tensor, g: Tensor, b: Tensor, mood: Tensor) -> Any:
+    if float(mood.max()) > 0.5:
+        raise ZeroDivisionError("too angry")
+    return r, g, b
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_error_is_raised_in_its_batch_with_all_that_is_needed(broken: Dataset, workers: int):
+    with load(broken, shuffle=False, batch_size=2, workers=workers) as loader:
+        batches = iter(loader)
+        assert next(batches).ids.tolist() == [0, 1]
+        with pytest.raises(DataError) as caught:
+            next(batches)
+    who = "worker 1 (pid " if workers else "no worker, "
+    path = broken.root / "3.png"
+    message = str(caught.value)
+    assert message.startswith(who)
+    assert f", epoch 0, step 1, sample 3 ({path}), reading {path}: " in message
+    assert message.endswith(
+        "to see it again: fnpipe.make_batch(data, "
+        "pipe(resize(8), flip(horizontal=0.5)), [3], seed=0, epoch=0)"
+    )
+    assert "In the worker:" in caught.value.__notes__[0]
+    assert "read_image" in caught.value.__notes__[0]
+
+
+def test_after_an_error_the_run_goes_on_there(broken: Dataset):
+    loader = load(broken, shuffle=False, batch_size=2)
+    with pytest.raises(DataError):
+        list(loader)
+    assert loader.state_dict()["step"] == 1
+    shutil.copy(broken.root / "1.png", broken.root / "3.png")
+    assert next(iter(loader)).ids.tolist() == [2, 3]
+
+
+def test_an_error_of_the_next_epoch_waits_for_it(data: Dataset, tmp_path: Path):
+    """The recipe breaks from epoch 1 on, and workers are there long before epoch 0 is over."""
+    recipe = fp.schedule({0: PLAIN, 1: fp.pipe(fp.resize(8), fp.pointwise(never).drawn())})
+    with load(data, pipeline=recipe, workers=1, prefetch=9) as loader:
+        first = [batch.ids.tolist() for batch in loader]
+        assert len(first) == 2
+        with pytest.raises(LoaderError, match=r"epoch 1, step 0, sample \d+ .*never\.drawn\(\)"):
+            next(iter(loader))
+
+
+def never(r: Tensor, g: Tensor, b: Tensor) -> Any:
+    raise ZeroDivisionError("never")
+
+
+def test_the_stage_is_named(data: Dataset):
+    wild = fp.pointwise(angry).drawn(mood=fp.uniform(0.0, 1.0))
+    job = Job(data, fp.pipe(fp.resize(8), wild, fp.finish(torch.uint8)), Epochs(10, 5, 0),
+              "finished", "eager")  # fmt: skip
+    found = {sample: blame(job, Address(0, 0), sample) for sample in range(10)}
+    failing = {sample: part for sample, part in found.items() if part}
+    assert 0 < len(failing) < 10
+    for part, cause in failing.values():
+        assert part == repr(wild)
+        assert isinstance(cause, ZeroDivisionError)
+
+
+def test_a_stage_that_cannot_draw_is_named(data: Dataset):
+    job = Job(data, fp.pipe(fp.resize(8), Broken(), fp.flip(horizontal=0.5)), Epochs(10, 5, 0),
+              "finished", "eager")  # fmt: skip
+    found = blame(job, Address(0, 0), 4)
+    assert found is not None
+    assert found[0] == "Broken()"
+    assert str(found[1]) == "no draw today"
+
+
+class Broken:
+    """A flip that fails."""
+
+    name = "broken"
+
+    def __repr__(self) -> str:
+        return "Broken()"
+
+    def mirror(self, key: Any) -> Tensor:
+        raise OSError("no draw today")
+
+
+def test_what_fails_together_only_is_told_of_all(data: Dataset):
+    """Two photos of unlike size make no batch, though each is one alone."""
+    unlike = object.__new__(Dataset)
+    sizes = data.sizes.clone()
+    sizes[4] = 9
+    vars(unlike).update(vars(data), sizes=sizes)
+    with pytest.raises(ArgumentError) as caught:
+        list(load(unlike, pipeline=fp.pipe(), shuffle=False))
+    assert str(caught.value).startswith("no worker, epoch 0, step 0, samples [0, 1, 2, 3, 4]: ")
+
+
+def test_an_error_crosses_as_a_value():
+    error = Failure(DataError, "a.png: empty", "Traceback").error()
+    assert isinstance(error, DataError)
+    assert str(error) == "a.png: empty"
+    assert error.__notes__ == ["In the worker:\nTraceback"]
+
+
+def test_case_10_replacements_are_the_same_whatever_the_batch(broken: Dataset):
+    """Drawn from the sample's own key: batch size, workers and ranks do not come into it."""
+    runs = [
+        load(broken, on_error="replace", batch_size=size, workers=workers, shuffle=shuffle)
+        for size, workers, shuffle in [(5, 0, True), (3, 2, True), (10, 0, False)]
+    ]
+    told = []
+    for loader in runs:
+        with loader:
+            seen = sorted(i for batch in loader for i in batch.ids.tolist())
+        assert len(seen) == 10
+        assert not {3, 6} & set(seen)
+        told.append(sorted(loader.replaced))
+        assert loader.stats().replaced == 2
+    assert told[0] == told[1] == told[2]
+    assert [r.sample for r in told[0]] == [3, 6]
+    assert all(str(broken.root / f"{r.sample}.png") in r.why for r in told[0])
+    assert sorted({*range(10)} - {3, 6} | {r.by for r in told[0]}) == [0, 1, 2, 4, 5, 7, 8, 9]
+
+
+def test_ten_replacements_that_fail_are_enough(broken: Dataset):
+    for i in range(10):
+        (broken.root / f"{i}.png").write_bytes(b"")
+    job = Job(broken, PLAIN, Epochs(10, 5, 0), "finished", "eager")
+    with pytest.raises(DataError, match=r"reading .*2\.png: .*; samples \[.*\] in its place fail"):
+        replace_failing(job, Address(0, 0), torch.tensor([2]))
+
+
+def test_an_unknown_policy_is_refused(data: Dataset):
+    with pytest.raises(ArgumentError, match=r"^on_error wanted one of raise, replace, came 'skip'"):
+        load(data, on_error="skip")

@@ -1,0 +1,283 @@
+"""Workers that die, hang or run out of something: an error that says so, and nobody left behind."""
+
+import multiprocessing
+import os
+import re
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from torch import Tensor
+
+import fnpipe as fp
+from fnpipe.data.dataset import Dataset
+from fnpipe.feed.addresses import Address
+from fnpipe.types import DataError, LoaderError
+
+
+PLAIN = fp.pipe(fp.resize(8), fp.flip(horizontal=0.5))
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:This DataLoader will create:UserWarning",
+    "ignore:.*multi-threaded.*fork:DeprecationWarning",
+)
+
+
+@pytest.fixture
+def data(photos: Dataset) -> Dataset:
+    return photos
+
+
+def load(data: Dataset, **options: Any) -> fp.Loader:
+    given = {"batch_size": 2, "seed": 0, "worker_backend": "eager", "backend": "eager"}
+    given |= {"workers": 2, "start_method": "fork"}
+    return fp.Loader(data, options.pop("pipeline", PLAIN), **(given | options))
+
+
+def children() -> set[int | None]:
+    return {child.pid for child in multiprocessing.active_children()}
+
+
+def test_case_109_a_worker_that_is_killed_is_named_with_its_batch(data: Dataset):
+    before = children()
+    loader = load(data, pipeline=fp.pipe(fp.resize(8), sleepy(30.0)), batch_size=5)
+    batches, pids = iter(loader), loader._workers.board.table[:, 0]
+    loader._workers.begin(0, 0, loader._share)
+    while not all(loader._workers.board.lines[w]["since"] for w in (0, 1)):
+        time.sleep(0.01)
+    pid = int(pids[1])
+    os.kill(pid, signal.SIGKILL)
+    start = time.monotonic()
+    with pytest.raises(LoaderError) as caught:
+        next(batches)
+    assert time.monotonic() - start < 10
+    second = loader.job.ids(Address(0, 1)).tolist()
+    assert f"worker 1 (pid {pid}) died (SIGKILL: out of memory?) at epoch 0, step 1 after" in str(
+        caught.value
+    )
+    assert str(caught.value).endswith(f"samples {second}")
+    assert children() == before
+
+
+def sleepy(seconds: float) -> Any:
+    return fp.pointwise(sleep).drawn(name="sleepy", seconds=fp.uniform(seconds, seconds))
+
+
+def sleep(r: Tensor, g: Tensor, b: Tensor, seconds: Tensor) -> Any:
+    time.sleep(float(seconds.max()))
+    return r, g, b
+
+
+def test_after_a_dead_worker_the_run_goes_on_with_new_ones(data: Dataset):
+    wanted = [batch.ids.tolist() for batch in load(data, workers=0)]
+    with load(data) as loader:
+        batches = iter(loader)
+        seen = [next(batches).ids.tolist()]
+        for child in multiprocessing.active_children():
+            child.kill()
+        with pytest.raises(LoaderError, match="died"):
+            seen.extend(batch.ids.tolist() for batch in batches)
+        seen.extend(batch.ids.tolist() for batch in loader)
+    assert seen == wanted
+
+
+def test_a_death_while_nobody_asks_waits_until_somebody_does(data: Dataset):
+    with load(data, prefetch=1) as loader:
+        list(loader)
+        for child in multiprocessing.active_children():
+            child.kill()
+        time.sleep(0.5)  # validation: no error here
+        with pytest.raises(LoaderError, match=r"^waiting for epoch 1, step \d: .*died \(SIGKILL"):
+            list(loader)
+
+
+def test_a_worker_that_hangs_is_named_within_the_timeout(data: Dataset):
+    before, start = children(), time.monotonic()
+    loader = load(data, pipeline=fp.pipe(fp.resize(8), sleepy(60.0)), timeout=3.0)
+    with pytest.raises(LoaderError) as caught:
+        next(iter(loader))
+    assert 3 <= time.monotonic() - start < 13
+    first = loader.job.ids(Address(0, 0)).tolist()
+    message = str(caught.value)
+    assert message.startswith("waiting for epoch 0, step 0: no batch came within 3 s; worker 0 (")
+    assert re.search(r"was due at epoch 0, step 0 after \d\.\d s, samples", message)
+    assert message.endswith(f"samples {first}")
+    assert children() == before
+
+
+def test_a_batch_may_take_longer_than_a_look_at_the_workers(data: Dataset):
+    slow = fp.pipe(fp.resize(8), sleepy(2.5))
+    with load(data, pipeline=slow, batch_size=10, workers=1) as loader:
+        assert len(next(iter(loader))) == 10
+
+
+def test_an_epoch_begun_anew_does_not_wait_for_what_was_ahead(data: Dataset):
+    """Eight batches of 0.2 s are on order when the epoch is left; the next needs one of them."""
+    slow = fp.pipe(fp.resize(8), sleepy(0.2))
+    with load(data, pipeline=slow, batch_size=1, workers=1, prefetch=8) as loader:
+        next(iter(loader))
+        start = time.monotonic()
+        next(iter(loader))
+        assert time.monotonic() - start < 1.0
+
+
+def test_a_slow_consumer_finds_a_bounded_number_of_batches(data: Dataset):
+    with load(data, prefetch=3, batch_size=1) as loader:
+        for _ in loader:
+            time.sleep(0.05)
+            assert loader._workers.ready() <= loader.stats().bound == 6
+        assert loader.stats().ready > 1
+
+
+# In processes of their own
+
+
+class Outcome:
+    """What became of a function in a process of its own: exit code, errors, children after it."""
+
+    def __init__(self, function: Callable[..., None], *args: Any, folder: Path) -> None:
+        self._errors = folder / "errors"
+        context = multiprocessing.get_context("fork")
+        self.process = context.Process(target=self._run, args=(function, *args))
+        self.process.start()
+
+    def _run(self, function: Callable[..., None], *args: Any) -> None:
+        os.setsid()
+        sys.stderr = self._errors.open("w", buffering=1)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        function(*args)
+
+    def finish(self) -> tuple[int | None, str]:
+        """The exit code and what went to stderr; fails if a child is alive ten seconds later."""
+        self.process.join(60)
+        end = time.monotonic() + 10
+        while self.members() and time.monotonic() < end:
+            time.sleep(0.05)
+        assert self.members() == []
+        return self.process.exitcode, self._errors.read_text()
+
+    def members(self) -> list[int]:
+        """The processes of its session that are alive."""
+        found = []
+        for process in psutil.process_iter(["pid", "status"]):
+            try:
+                if os.getsid(process.pid) == self.process.pid:
+                    found.append(process)
+            except ProcessLookupError:
+                continue
+        return [p.pid for p in found if p.info["status"] != psutil.STATUS_ZOMBIE]
+
+
+def endless(data: Dataset, folder: Path) -> None:
+    loader = load(data)
+    while True:
+        for _ in loader:
+            (folder / "going").touch()
+
+
+@pytest.mark.parametrize("whom", ["parent", "group"])
+def test_case_109_an_interrupt_ends_all(data: Dataset, tmp_path: Path, whom: str):
+    ran = Outcome(endless, data, tmp_path, folder=tmp_path)
+    wait_for(tmp_path / "going")
+    assert ran.process.pid is not None
+    assert len(ran.members()) >= 3
+    (os.kill if whom == "parent" else os.killpg)(ran.process.pid, signal.SIGINT)
+    code, errors = ran.finish()
+    assert code != 0
+    assert "KeyboardInterrupt" in errors
+
+
+def wait_for(path: Path) -> None:
+    end = time.monotonic() + 60
+    while not path.exists():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_case_109_workers_do_not_outlive_a_parent_that_is_killed(data: Dataset, tmp_path: Path):
+    ran = Outcome(endless, data, tmp_path, folder=tmp_path)
+    wait_for(tmp_path / "going")
+    ran.process.kill()
+    code, _ = ran.finish()
+    assert code == -signal.SIGKILL
+
+
+def fail(data: Dataset) -> None:
+    (data.root / "3.png").write_bytes(b"")
+    for _ in load(data):
+        pass
+
+
+def test_case_109_an_error_in_a_sample_ends_the_run(data: Dataset, tmp_path: Path):
+    copy = object.__new__(Dataset)
+    (tmp_path / "photos").mkdir()
+    for path in data.root.iterdir():
+        (tmp_path / "photos" / path.name).write_bytes(path.read_bytes())
+    vars(copy).update(vars(data), root=tmp_path / "photos")
+    code, errors = Outcome(fail, copy, folder=tmp_path).finish()
+    assert code == 1
+    assert f"sample 3 ({tmp_path / 'photos' / '3.png'})" in errors
+    assert DataError.__name__ in errors
+
+
+def stop_early(data: Dataset) -> None:
+    loader = load(data, batch_size=1)
+    for _ in loader:
+        break
+
+
+def test_a_consumer_may_stop_early_and_end(data: Dataset, tmp_path: Path):
+    assert Outcome(stop_early, data, folder=tmp_path).finish() == (0, "")
+
+
+def keep_many(data: Dataset, count: int, files: int) -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
+    loader = load(data, batch_size=1, workers=4)
+    kept: list[Tensor] = []
+    while len(kept) < count:
+        kept.extend(batch.images for batch in loader)
+    assert len({t.untyped_storage().data_ptr() for t in kept}) == len(kept)
+
+
+def test_case_108_a_batch_is_one_file_handle(data: Dataset, tmp_path: Path):
+    """64 batches of 22 tensors each, all alive, with 256 files open at most."""
+    assert Outcome(keep_many, data, 64, 256, folder=tmp_path).finish() == (0, "")
+
+
+def test_case_108_too_many_files_are_named(data: Dataset, tmp_path: Path):
+    code, errors = Outcome(keep_many, data, 400, 256, folder=tmp_path).finish()
+    assert code == 1
+    assert "LoaderError" in errors
+    assert "ulimit -n" in errors
+
+
+def little_memory(data: Dataset, limit: int) -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    for _ in load(data, pipeline=fp.pipe(fp.resize(256)), batch_size=10):
+        pass
+
+
+def test_case_108_too_little_shared_memory_is_named(data: Dataset, tmp_path: Path):
+    """A limit on the size of files stands in for a small /dev/shm: the same calls fail."""
+    code, errors = Outcome(little_memory, data, 100_000, folder=tmp_path).finish()
+    assert code == 1
+    assert "LoaderError: worker 0 (pid" in errors
+    assert "bytes of shared memory for a batch" in errors
+    assert "/dev/shm has" in errors
+    assert "--shm-size" in errors
+
+
+def test_gone_workers_leave_no_batch_in_memory(data: Dataset):
+    torch.manual_seed(0)
+    before = {*Path("/dev/shm").iterdir()}
+    loader = load(data, prefetch=4)
+    next(iter(loader))
+    loader.close()
+    assert {path for path in Path("/dev/shm").iterdir() if "torch" in path.name} <= before
