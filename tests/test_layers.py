@@ -22,6 +22,8 @@ LAYERS = (
     ("cuts",),
     ("loader",),
     ("adapters", "recipes", "preview", "testing", "demo"),
+    ("sheets", "explore"),
+    ("cli",),
     ("__main__",),
 )
 TOP = len(LAYERS) - 1

@@ -93,7 +93,7 @@ def test_an_index_beyond_the_end_is_refused(coco, capsys):
     ("arguments", "message"),
     [
         ([], "the following arguments are required: COMMAND"),
-        (["preview"], "one of the arguments --coco --yolo is required"),
+        (["preview"], "one of the arguments --coco --yolo --dota is required"),
         (["preview", "--yolo", "a", "--count", "0"], "argument --count: must be at least 1, got 0"),
     ],
 )

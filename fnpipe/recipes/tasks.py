@@ -117,12 +117,12 @@ def yolo(
 
 def segment(imgsz: int, **changes: Unpack[Hyper]) -> Any:
     """:func:`yolo` for instance masks: as in Ultralytics, 1 % of an instance's area is enough."""
-    return yolo(imgsz, **(VARIANTS["segment"] | changes))
+    return yolo(imgsz, **_variant("segment", changes))
 
 
 def pose(imgsz: int, **changes: Unpack[Hyper]) -> Any:
     """:func:`yolo` for keypoints, which change places in a mirrored image by the data set's map."""
-    return yolo(imgsz, **(VARIANTS["pose"] | changes))
+    return yolo(imgsz, **_variant("pose", changes))
 
 
 def obb(imgsz: int, **changes: Unpack[Hyper]) -> Any:
@@ -130,7 +130,7 @@ def obb(imgsz: int, **changes: Unpack[Hyper]) -> Any:
 
     Ultralytics has no defaults of its own for them: ``degrees=0, flipud=0`` gives those it uses.
     """
-    return yolo(imgsz, **(VARIANTS["obb"] | changes))
+    return yolo(imgsz, **_variant("obb", changes))
 
 
 def detr(
@@ -184,6 +184,10 @@ def validation(
     """Nothing random: letterboxed to ``imgsz`` square, or stretched to it as DETR's are."""
     fit = geometry.resize(imgsz) if stretch else geometry.letterbox(imgsz)
     return pipe(fit, finish.finish(dtype, channels_last=channels_last, mean=mean, std=std))
+
+
+def _variant(name: str, changes: Hyper) -> dict[str, Any]:
+    return {**VARIANTS[name], **changes}
 
 
 def _mixing(name: str, p: float) -> tuple[Any, ...]:
