@@ -94,11 +94,11 @@ def run_preview(options: argparse.Namespace) -> None:
     print(f"{options.out}: {said}")
 
 
-def run_explore(options: argparse.Namespace) -> int:
+def run_explore(options: argparse.Namespace) -> None:
     from fnpipe import explore
 
     read(options)  # what is wrong with it is said here, not on the page
-    return explore.serve(source_arguments(options), port=options.port, open_browser=options.open)
+    explore.serve(source_arguments(options), port=options.port, open_browser=options.open)
 
 
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

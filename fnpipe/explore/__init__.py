@@ -4,12 +4,12 @@ What the page shows is made by :func:`picture` and :func:`code`; ``app.py`` lays
 """
 
 import io
-import subprocess
+import os
 import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from PIL import Image as pillow
@@ -77,13 +77,13 @@ def code(chosen: Mapping[str, Any], index: int, *, seed: int, epoch: int) -> str
     )
 
 
-def serve(arguments: list[str], *, port: int, open_browser: bool) -> int:
-    """Serve the page to this machine alone until it is stopped; ``arguments`` name the data set.
+def serve(arguments: list[str], *, port: int, open_browser: bool) -> NoReturn:
+    """Become the server of the page, for this machine alone; ``arguments`` name the data set.
 
-    Returns the server's exit code. Errors: ArgumentError where marimo is not installed.
+    Errors: ArgumentError where marimo is not installed.
     """
     if find_spec("marimo") is None:
         raise ArgumentError("explore wants marimo: pip install 'fnpipe[explore]'")
     command = [sys.executable, "-m", "marimo", "run", str(APP), "--host", "127.0.0.1"]
     port_and_browser = ["--port", str(port), *([] if open_browser else ["--headless"])]
-    return subprocess.call([*command, *port_and_browser, "--", *arguments])
+    os.execv(sys.executable, [*command, *port_and_browser, "--", *arguments])
