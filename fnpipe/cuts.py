@@ -49,6 +49,7 @@ def choose_backends(
     """The backends named, or the fastest that are there. Errors: ArgumentError."""
     if cut not in CUTS:
         raise ArgumentError(f"cut wanted one of {', '.join(CUTS)}, came {cut!r}")
+    _check_foreign(pipeline, cut)
     recipe = pipeline.recipe((1, 1))
     here, why_here = best(torch.device("cpu"), recipe)
     there, why_there = best(device, recipe)
@@ -71,6 +72,7 @@ def add_pixels(
 ) -> Parcel:
     """A worker's part of the pixels. ``pool`` saves decoding photos anew."""
     plan = parcel.plan
+    _check_foreign(pipeline, cut)
     if cut == "plan":
         return parcel
     sources, local = gather(plan, data.read) if pool is None else pool.gather(plan)
@@ -80,7 +82,15 @@ def add_pixels(
     recipe = pipeline.recipe(plan.size)
     if cut == "warped":
         return parcel.replace(planes=warper(recipe, backend)(sources, local))
-    return parcel.replace(images=renderer(recipe, backend)(sources, local))
+    return parcel.replace(images=pipeline.render(local, sources, backend=backend))
+
+
+def _check_foreign(pipeline: Pipeline, cut: str) -> None:
+    """Errors: ArgumentError where code of others would have to run on the device."""
+    if pipeline.foreign and cut != "finished":
+        raise ArgumentError(
+            f"cut {cut!r}: {pipeline.foreign[0][1]!r} runs in workers alone; take cut='finished'"
+        )
 
 
 def complete(

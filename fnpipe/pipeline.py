@@ -1,10 +1,11 @@
 """Stages composed into a value: draw a plan, render it, annotate it, or push one sample through."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from jaxtyping import UInt8
 from torch import Tensor
@@ -14,11 +15,13 @@ from fnpipe.explain import explain
 from fnpipe.keys import Key, fold_in
 from fnpipe.ops.annotate import annotate
 from fnpipe.ops.maps import compose, invert, mirror
+from fnpipe.ops.render import finish as finish_planes
 from fnpipe.ops.warp import STEPS, pack
 from fnpipe.stages.finish import finish, keep
-from fnpipe.stages.stage import Color, Geometry, Layout, Mirror, Placed
+from fnpipe.stages.stage import Color, Foreign, Geometry, Layout, Mirror, Placed
 from fnpipe.types import (
     ArgumentError,
+    Finish,
     Image,
     Maps,
     Offsets,
@@ -67,6 +70,11 @@ class Pipeline:
     def colors(self) -> tuple[Color, ...]:
         """The colour stages, in order."""
         return tuple(s for s in self.stages if isinstance(s, Color))
+
+    @cached_property
+    def foreign(self) -> tuple[tuple[int, Foreign], ...]:
+        """The stages that run code of others, each with its place among :attr:`colors`."""
+        return tuple((i, s) for i, s in enumerate(self.colors) if isinstance(s, Foreign))
 
     @cached_property
     def finishing(self) -> finish:
@@ -128,7 +136,14 @@ class Pipeline:
 
     def render(self, plan: Plan, sources: Sources, *, backend: str = "eager") -> Tensor:
         """Images [b, 3, h, w] of a plan whose ``sources`` index into ``sources``."""
-        return renderer(self.recipe(plan.size), backend)(sources, plan)
+        recipe = self.recipe(plan.size)
+        if not self.foreign:
+            return renderer(recipe, backend)(sources, plan)
+        codes = renderer(replace(recipe, finish=Finish()), backend)(sources, plan)
+        for place, s in self.foreign:
+            codes = _transform(s, codes, plan.colors[place])
+        red, green, blue = codes.float().unbind(1)
+        return finish_planes((red, green, blue), recipe.finish)
 
     def annotate(self, plan: Plan, data: Photos) -> Targets:
         """The targets of the images that ``plan`` makes."""
@@ -225,6 +240,19 @@ def gather(plan: Plan, read: Any) -> tuple[Sources, Plan]:
     sources = pack_sources(read(int(i)) for i in wanted)
     rows = torch.searchsorted(wanted, plan.sources.clamp(min=0).contiguous())
     return sources, plan.replace(sources=torch.where(plan.sources < 0, -1, rows))
+
+
+def _transform(stage: Foreign, codes: Tensor, seeds: Tensor) -> Tensor:
+    """Each image through code of others. Errors: ArgumentError where it makes no such image."""
+    done = []
+    for image, seed in zip(codes.permute(0, 2, 3, 1), seeds[:, 0].tolist(), strict=True):
+        got = stage.transform(image.contiguous().numpy().copy(), int(seed))
+        if got.shape != image.shape or got.dtype != np.uint8:
+            raise ArgumentError(
+                f"{stage!r}: wanted uint8 {tuple(image.shape)}, came {got.dtype} {got.shape}"
+            )
+        done.append(torch.from_numpy(np.ascontiguousarray(got)))
+    return torch.stack(done).permute(0, 3, 1, 2)
 
 
 def pack_sources(images: Iterable[UInt8[Tensor, "3 _ _"]]) -> Sources:

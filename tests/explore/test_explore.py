@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from typing import Any
 
 import pytest
 import torch
@@ -44,7 +45,7 @@ def test_the_code_makes_the_picture(data: fp.Dataset):
     chosen = explore.table("yolo", 64, values)
     assert chosen == {"recipe": "yolo", "imgsz": 64, "degrees": 10.0}
     text = explore.code(chosen, 3, seed=5, epoch=2)
-    scope = {"data": data}
+    scope: dict[str, Any] = {"data": data}
     exec(text, scope)
     batch = fp.make_batch(data, recipes.yolo(64, degrees=10.0), [3], seed=5, epoch=2)
     assert torch.equal(scope["image"], batch.images[0])
