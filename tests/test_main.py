@@ -83,6 +83,47 @@ def test_coco_needs_its_photos(coco, capsys):
     )
 
 
+def test_dota_is_texts_and_photos(capsys, tmp_path):
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a.txt").write_text("gsd:0.1\n8 4 24 12 20 20 4 12 ship 0\n")
+    pillow.new("RGB", (32, 24)).save(tmp_path / "a.png")
+    source, out = ["--dota", str(tmp_path / "texts")], ["--out", str(tmp_path / "out.png")]
+    assert main(["preview", *source, "--images", str(tmp_path), *out, "--size", "64"]) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'out.png'}: photos 0 to 0 of 1\n"
+    assert refusal(capsys, "preview", *source) == (
+        "fnpipe: --dota needs --images, the folder of its photos"
+    )
+
+
+def test_yolo_may_lie_elsewhere_than_its_file_says(capsys, tmp_path):
+    for name in ("images", "labels"):
+        (tmp_path / "set" / name).mkdir(parents=True)
+    pillow.new("RGB", (32, 24)).save(tmp_path / "set" / "images" / "a.png")
+    (tmp_path / "set" / "labels" / "a.txt").write_text("0 0.1 0.1 0.5 0.1 0.5 0.5 0.1 0.5\n")
+    (tmp_path / "a.yaml").write_text("path: nowhere\ntrain: images\nnames: [ship]\n")
+    given = ["preview", "--yolo", str(tmp_path / "a.yaml"), "--task", "obb", "--plain"]
+    given += ["--out", str(tmp_path / "out.png")]
+    assert "pass root=" in refusal(capsys, *given)
+    assert main([*given, "--root", str(tmp_path / "set")]) == 0
+
+
+def test_a_pose_without_a_map_is_not_mirrored(capsys, tmp_path):
+    instance = {"id": 1, "image_id": 1, "category_id": 1, "bbox": [4, 4, 16, 16]}
+    document = {
+        "images": [{"id": 1, "file_name": "a.png"}],
+        "categories": [{"id": 1, "name": "hand", "keypoints": ["thumb", "wrist"]}],
+        "annotations": [{**instance, "keypoints": [5, 5, 2, 15, 15, 1]}],
+    }
+    (tmp_path / "a.json").write_text(json.dumps(document))
+    pillow.new("RGB", (32, 24)).save(tmp_path / "a.png")
+    given = ["--coco", str(tmp_path / "a.json"), "--images", str(tmp_path), "--task", "pose"]
+    for epoch in range(4):
+        out = ["--out", str(tmp_path / "out.png"), "--epoch", str(epoch), "--size", "64"]
+        assert main(["preview", *given, *out]) == 0
+    said = "keypoints without a left/right map: photos are not mirrored\n"
+    assert capsys.readouterr().out.count(said) == 4
+
+
 def test_an_index_beyond_the_end_is_refused(coco, capsys):
     assert refusal(capsys, "preview", *coco, "--index", "1") == (
         "fnpipe: --index must be 0 to 0, got 1"

@@ -37,6 +37,9 @@ def add_source(command: argparse.ArgumentParser) -> None:
         "--images", type=Path, metavar="DIR", help="the photos of --coco or --dota"
     )
     command.add_argument(
+        "--root", type=Path, metavar="DIR", help="of --yolo, in place of its file's path"
+    )
+    command.add_argument(
         "--split", default="train", help="of --yolo: train, val, test (default: train)"
     )
     command.add_argument(
@@ -56,14 +59,17 @@ def parse_source(arguments: list[str]) -> argparse.Namespace:
 
 def source_arguments(options: argparse.Namespace) -> list[str]:
     """The reverse of :func:`parse_source`."""
-    named = {n: getattr(options, n) for n in ("coco", "yolo", "dota", "images", "split", "task")}
+    named = {
+        n: getattr(options, n) for n in ("coco", "yolo", "dota", "images", "root", "split", "task")
+    }
     return [a for n, given in named.items() if given is not None for a in (f"--{n}", str(given))]
 
 
 def read(options: argparse.Namespace, **how: Any) -> Dataset:
     """The data set that a command was asked for."""
     if options.yolo:
-        return fp.read_yolo(options.yolo, split=options.split, task=options.task, **how)
+        where = {"split": options.split, "task": options.task, "root": options.root}
+        return fp.read_yolo(options.yolo, **where, **how)
     name = "--coco" if options.coco else "--dota"
     if options.images is None:
         raise ArgumentError(f"{name} needs --images, the folder of its photos")
@@ -91,6 +97,14 @@ def recipe(options: argparse.Namespace) -> fp.Pipeline:
     if not Path(name).is_file():
         raise ArgumentError(f"--recipe: no file or recipe {name}; {nearest(name, recipes.RECIPES)}")
     return recipes.from_toml(Path(name))
+
+
+def without_mirrors(pipeline: fp.Pipeline, data: Dataset) -> fp.Pipeline:
+    """The pipeline for this data set: a pose without a left/right map cannot be mirrored."""
+    if data.task != "pose" or data.keypoint_flip:
+        return pipeline
+    print("keypoints without a left/right map: photos are not mirrored")
+    return fp.pipe(*(s for s in pipeline.stages if not isinstance(s, fp.flip)))
 
 
 def as_codes(pipeline: fp.Pipeline) -> fp.Pipeline:

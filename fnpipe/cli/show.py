@@ -18,6 +18,7 @@ from fnpipe.cli.options import (
     read,
     recipe,
     source_arguments,
+    without_mirrors,
 )
 from fnpipe.types import Batch
 
@@ -74,7 +75,7 @@ def run_preview(options: argparse.Namespace) -> None:
     data = read(options)
     first = check_index(options.index, data)
     ids = range(first, min(first + options.count, len(data)))
-    train = as_codes(recipe(options))
+    train = as_codes(without_mirrors(recipe(options), data))
     at = {"seed": options.seed, "epoch": options.epoch}
     said = f"photos {ids.start} to {ids.stop - 1} of {len(data)}"
     if options.sheet == "seeds":

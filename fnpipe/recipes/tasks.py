@@ -13,6 +13,8 @@ from fnpipe.types import ArgumentError
 
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Mean and standard deviation of ImageNet's channels, on the scale of [0, 1]."""
+SOURCES = {"flip": "self", "mixup": "other"}
+"""What a mode of Ultralytics' copy-paste takes its instances from."""
 VARIANTS: dict[str, dict[str, Any]] = {
     "segment": {"visible": 0.01},
     "pose": {},
@@ -38,6 +40,7 @@ class Hyper(TypedDict, total=False):
     mixup: float
     cutmix: float
     copy_paste: float
+    copy_paste_mode: str
     close_mosaic: int
     epochs: int | None
     visible: float
@@ -63,6 +66,7 @@ def yolo(
     mixup: float = 0.0,
     cutmix: float = 0.0,
     copy_paste: float = 0.0,
+    copy_paste_mode: str = "flip",
     close_mosaic: int = 0,
     epochs: int | None = None,
     visible: float = 0.1,
@@ -77,6 +81,7 @@ def yolo(
     - ``degrees``, ``shear``: each way. ``translate``: share of the image. ``scale``: gain of
       1 +- so much. ``perspective``: 1 / pixel, usually under 0.001.
     - ``flipud``, ``fliplr``, ``mosaic``, ``mixup``, ``cutmix``, ``copy_paste``: probabilities.
+    - ``copy_paste_mode``: of the image itself, mirrored ("flip"), or of another one ("mixup").
     - ``close_mosaic``: in the last so many of ``epochs`` no photo is mixed with another (mosaic,
       mixup, cutmix, copy-paste), and the result is a schedule, not a pipeline. Ultralytics' default
       of 10 would need to know ``epochs``, so here it is 0.
@@ -86,33 +91,26 @@ def yolo(
     ``docs/recipes.md`` lists how draws were compared with Ultralytics', and all differences.
     Errors: ArgumentError for numbers out of range, and for ``close_mosaic`` without ``epochs``.
     """
+    move = geometry.affine(
+        degrees=degrees, translate=translate, scale=scale, shear=shear, perspective=perspective
+    )
     common = (
         color.hsv(hue=hsv_h, saturation=hsv_s, value=hsv_v),
         geometry.flip(horizontal=fliplr, vertical=flipud),
         finish.keep(visible=visible, side=side),
         finish.finish(dtype, channels_last=channels_last),
     )
-    move = geometry.affine(
-        degrees=degrees, translate=translate, scale=scale, shear=shear, perspective=perspective
-    )
+    before, after = _pasting(copy_paste, copy_paste_mode)
     mixed = pipe(
         tiles(imgsz, p=mosaic) if mosaic else geometry.letterbox(imgsz),
-        *_mixing("copy_paste", copy_paste),
+        *before,
         move,
+        *after,
         *_mixing("mixup", mixup),
         *_mixing("cutmix", cutmix),
         *common,
     )
-    if not close_mosaic:
-        return mixed
-    if epochs is None or not 0 < close_mosaic <= epochs:
-        raise ArgumentError(
-            f"close_mosaic wanted epochs=, the length of the run, at least {close_mosaic}, "
-            f"came {epochs}"
-        )
-    alone = pipe(geometry.letterbox(imgsz), move, *common)
-    first = epochs - close_mosaic
-    return _named("schedule")({0: mixed, first: alone} if first else {0: alone})
+    return _closing(mixed, pipe(geometry.letterbox(imgsz), move, *common), close_mosaic, epochs)
 
 
 def segment(imgsz: int, **changes: Unpack[Hyper]) -> Any:
@@ -190,9 +188,29 @@ def _variant(name: str, changes: Hyper) -> dict[str, Any]:
     return {**VARIANTS[name], **changes}
 
 
-def _mixing(name: str, p: float) -> tuple[Any, ...]:
+def _closing(mixed: Pipeline, alone: Pipeline, last: int, epochs: int | None) -> Any:
+    """``mixed``, and ``alone`` in the ``last`` of ``epochs``. Errors: ArgumentError."""
+    if not last:
+        return mixed
+    if epochs is None or not 0 < last <= epochs:
+        raise ArgumentError(
+            f"close_mosaic wanted epochs=, the length of the run, at least {last}, came {epochs}"
+        )
+    first = epochs - last
+    return _named("schedule")({0: mixed, first: alone} if first else {0: alone})
+
+
+def _pasting(p: float, mode: str) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Copy-paste where Ultralytics has it: before the affine stage, or after it."""
+    if mode not in SOURCES:
+        raise ArgumentError(f"copy_paste_mode wanted one of {', '.join(SOURCES)}, came {mode!r}")
+    stages = _mixing("copy_paste", p, source=SOURCES[mode])
+    return (stages, ()) if mode == "flip" else ((), stages)
+
+
+def _mixing(name: str, p: float, **more: Any) -> tuple[Any, ...]:
     """A stage that mixes photos, where its probability is not zero."""
-    return (_named(name)(p=p),) if p else ()
+    return (_named(name)(p=p, **more),) if p else ()
 
 
 def public(name: str) -> Any:

@@ -209,8 +209,7 @@ def boxes_of_both(**hyper: float) -> tuple[dict[str, np.ndarray], dict[str, np.n
     counts = torch.bincount(targets.owner, minlength=COUNT).double().numpy()
     ours = targets.boxes.double().numpy()
     values = recipes.defaults("yolo") | hyper
-    absent = {"copy_paste_mode": "flip", "augmentations": []}
-    peer = augment.v8_transforms(ALBUM, SIZE, SimpleNamespace(**values, **absent))
+    peer = augment.v8_transforms(ALBUM, SIZE, SimpleNamespace(**values, augmentations=[]))
     got = [peer(ALBUM.get_image_and_label(2))["instances"] for _ in range(COUNT)]
     for found in got:
         found.convert_bbox("xyxy")

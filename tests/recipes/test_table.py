@@ -112,6 +112,10 @@ def test_a_table_names_a_recipe():
             "hsv: hue wanted a number in [0, 0.5], came 3.0",
         ),
         (
+            {"recipe": "yolo", "imgsz": 64, "copy_paste_mode": "self"},
+            "copy_paste_mode wanted one of flip, mixup, came 'self'",
+        ),
+        (
             {"recipe": "yolo", "imgsz": 64, "close_mosaic": 10},
             "close_mosaic wanted epochs=, the length of the run, at least 10, came None",
         ),
