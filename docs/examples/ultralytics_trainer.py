@@ -27,7 +27,7 @@ class Trainer(DetectionTrainer):
             device=self.device,
             workers=self.args.workers,
         )
-        return TrainLoader(loader)
+        return TrainLoader(loader, batch_size)
 
 
 if __name__ == "__main__":

@@ -54,11 +54,12 @@ def to_ultralytics(batch: Batch, *, task: str = "detect", mask_ratio: int = 4) -
 class TrainLoader:
     """A :class:`fnpipe.Loader` as their trainers use a data loader: an epoch a ``for``."""
 
-    def __init__(self, loader: Loader, *, task: str = "detect", mask_ratio: int = 4) -> None:
+    def __init__(
+        self, loader: Loader, batch_size: int, *, task: str = "detect", mask_ratio: int = 4
+    ) -> None:
         self.loader, self.task, self.mask_ratio = loader, task, mask_ratio
         self.dataset = loader.job.data
-        self.batch_size = loader.job.batch_size
-        self.drop_last = loader.job.drop_last
+        self.batch_size, self.drop_last = batch_size, False
         self.sampler = _Order(loader)
         self.num_workers = 0
 

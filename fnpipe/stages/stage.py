@@ -2,7 +2,7 @@
 
 There is no base class. A pipeline tells stages apart by what they offer:
 
-====================  ==========================================================================
+=====================  =========================================================================
 ``place(key, sizes)``  a layout: which photos make a picture, and where (mosaic)
 ``draw`` + ``move``    geometry: parameters from a key, a homography from parameters
 ``mirror(key)``        a flip: geometry that stays an exact permutation of pixels
@@ -10,7 +10,7 @@ There is no base class. A pipeline tells stages apart by what they offer:
 ``transform``          beside these: code of others, on the whole image's codes
 ``finish``             dtype, layout, range; the last one
 ``keep``               which targets stay
-====================  ==========================================================================
+=====================  =========================================================================
 """
 
 import math

@@ -4,12 +4,13 @@ Each draws plain values of the library, shrinks to the simplest that still fails
 library's own properties draw from.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from hypothesis import strategies as st
+from jaxtyping import UInt8
 from torch import Tensor
 
 from fnpipe.keys import key
@@ -20,20 +21,22 @@ from fnpipe.stages.mosaic import mosaic
 from fnpipe.types import Image, Plan, Rings, Targets
 
 
+Number = int | float
+Draw = Callable[..., Any]
 SIDES = (1, 2, 3, 9, 33, 64)
 """Sides of photos, pixels: one pixel, one tap, odd, a little over a power of two."""
 seeds = st.integers(-(2**63), 2**64 - 1)
 """Seeds of :func:`fnpipe.key`, signed and not."""
 
 
-def near(value: float, low: float, high: float) -> st.SearchStrategy[float]:
+def near(value: Number, low: Number, high: Number) -> st.SearchStrategy[float]:
     """A number, or a float32 next to it, within bounds."""
     this = np.float32(value)
     around = [this, np.nextafter(this, np.float32(low)), np.nextafter(this, np.float32(high))]
     return st.sampled_from([float(x) for x in around])
 
 
-def numbers(low: float, high: float, *special: float) -> st.SearchStrategy[float]:
+def numbers(low: Number, high: Number, *special: Number) -> st.SearchStrategy[float]:
     """Floats in [low, high], often one of ``special`` or its neighbour."""
     chosen = st.sampled_from([low, high, *special]).flatmap(lambda v: near(v, low, high))
     return st.one_of(chosen, st.floats(low, high, width=32))
@@ -49,7 +52,7 @@ colors = st.one_of(_grey, _tie, _close, st.tuples(codes, codes, codes))
 
 
 @st.composite
-def planes(draw: st.DrawFn, *, count: int = 64) -> tuple[Tensor, Tensor, Tensor]:
+def planes(draw: Draw, *, count: int = 64) -> tuple[Tensor, Tensor, Tensor]:
     """Three float32 planes of ``count`` codes, a few hard colours over and over."""
     drawn = draw(st.lists(colors, min_size=1, max_size=count))
     r, g, b = (torch.tensor(p, dtype=torch.float32) for p in zip(*drawn, strict=True))
@@ -58,7 +61,7 @@ def planes(draw: st.DrawFn, *, count: int = 64) -> tuple[Tensor, Tensor, Tensor]
 
 
 @st.composite
-def images(draw: st.DrawFn, *, sides: Sequence[int] = SIDES) -> Image:
+def images(draw: Draw, *, sides: Sequence[int] = SIDES) -> Image:
     """One photo, uint8 [3, h, w]: noise, flat, grey, stripes; of one pixel, one row, one column."""
     width, height = draw(st.sampled_from(sides)), draw(st.sampled_from(sides))
     kind = draw(st.sampled_from(["flat", "noise", "grey", "stripes"]))
@@ -74,7 +77,7 @@ def images(draw: st.DrawFn, *, sides: Sequence[int] = SIDES) -> Image:
 
 
 @st.composite
-def boxes(draw: st.DrawFn, width: int, height: int) -> tuple[float, float, float, float]:
+def boxes(draw: Draw, width: int, height: int) -> tuple[float, float, float, float]:
     """x0, y0, x1, y1 with an area: whole, thin, tiny, on an edge, the photo itself."""
 
     def side(extent: int) -> tuple[float, float]:
@@ -89,7 +92,7 @@ def boxes(draw: st.DrawFn, width: int, height: int) -> tuple[float, float, float
 
 @st.composite
 def targets(
-    draw: st.DrawFn, sizes: Sequence[tuple[int, int]], *, keypoints: int = 2, most: int = 4
+    draw: Draw, sizes: Sequence[tuple[int, int]], *, keypoints: int = 2, most: int = 4
 ) -> Targets:
     """All kinds of target of photos of these widths and heights, up to ``most`` a photo.
 
@@ -126,7 +129,9 @@ def targets(
 class Album:
     """Photos in memory with their targets: a data set, as far as a pipeline needs one."""
 
-    def __init__(self, images: Sequence[Image], targets: Targets | None = None) -> None:
+    def __init__(
+        self, images: Sequence[UInt8[Tensor, "3 _ _"]], targets: Targets | None = None
+    ) -> None:
         self.images = [*images]
         self.sizes = torch.tensor([[i.shape[2], i.shape[1]] for i in images])
         self.targets = Targets.empty() if targets is None else targets
@@ -146,7 +151,7 @@ class Album:
 
 
 @st.composite
-def albums(draw: st.DrawFn, *, most: int = 4) -> Album:
+def albums(draw: Draw, *, most: int = 4) -> Album:
     """One to ``most`` photos, with targets of every kind."""
     photos = draw(st.lists(images(), min_size=1, max_size=most))
     sizes = [(photo.shape[2], photo.shape[1]) for photo in photos]
@@ -203,7 +208,7 @@ def layouts(size: tuple[int, int]) -> st.SearchStrategy[Any]:
 
 @st.composite
 def pipelines(
-    draw: st.DrawFn, *, size: tuple[int, int] = (48, 64), extra: Sequence[Any] = ()
+    draw: Draw, *, size: tuple[int, int] = (48, 64), extra: Sequence[Any] = ()
 ) -> Pipeline:
     """A stage that fixes the size, then any others in any order, and ``extra`` ones among them."""
     others = st.one_of(affines, flips, paints, *(st.just(s) for s in extra))
@@ -213,9 +218,7 @@ def pipelines(
 
 
 @st.composite
-def plans(
-    draw: st.DrawFn, pipeline: Pipeline, album: Album, *, most: int = 3
-) -> tuple[Plan, Targets]:
+def plans(draw: Draw, pipeline: Pipeline, album: Album, *, most: int = 3) -> tuple[Plan, Targets]:
     """What a pipeline draws for some photos of an album, and the targets that follow it."""
     ids = draw(st.lists(st.integers(0, len(album) - 1), min_size=1, max_size=most))
     at = key(seed=draw(seeds), epoch=draw(st.integers(0, 2**32 - 1)), sample=torch.tensor(ids))

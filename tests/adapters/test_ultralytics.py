@@ -75,7 +75,7 @@ def test_their_own_format_says_the_same(batch: fp.Batch, data: fp.Dataset):
 
 def test_a_train_loader_runs_an_epoch_a_loop(data: fp.Dataset):
     train = fp.pipe(fp.letterbox(32), fp.flip(horizontal=0.5))
-    loader = TrainLoader(fp.Loader(data, train, batch_size=2, seed=0))
+    loader = TrainLoader(fp.Loader(data, train, batch_size=2, seed=0), 2)
     assert (len(loader), loader.batch_size, len(loader.sampler)) == (2, 2, 3)
     epochs = [sorted(i for table in loader for i in table["im_file"]) for _ in range(2)]
     assert epochs == [["0", "1", "2"]] * 2
