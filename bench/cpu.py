@@ -22,23 +22,15 @@ PATHS = ("eager", "compiled", "package")
 def ours(path: str, photos: peers.Photos) -> Contestant:
     """One of our paths on the same photos: draw, annotate and render ``BATCH`` images a call."""
     import fnpipe as fp
-    from fnpipe.pipeline import pack_sources
 
-    data = fp.read_coco(photos.annotations, photos.folder, task="segment")
-    train = fp.pipe(
-        fp.mosaic(SIZE),
-        fp.affine(translate=peers.TRANSLATE, scale=peers.SCALE),
-        fp.hsv(hue=peers.HUE, saturation=peers.SATURATION, value=peers.VALUE),
-        fp.flip(horizontal=peers.FLIP),
-        fp.finish(torch.uint8),
-    )
-    pool = pack_sources(data.read(i) for i in range(len(data)))
-    steps = count()
+    train = peers.pipeline(SIZE)
+    pool = peers.pool(photos, task="segment")
+    data, steps = pool.data, count()
 
     def run() -> object:
         ids = (torch.arange(BATCH) + next(steps) * BATCH) % len(data)
         plan = train.draw(fp.key(seed=0, epoch=0, sample=ids), data)
-        return train.render(plan, pool, backend=path), train.annotate(plan, data)
+        return train.render(plan, pool.sources, backend=path), train.annotate(plan, data)
 
     return Contestant(f"fnpipe/{path}", run, BATCH)
 

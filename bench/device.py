@@ -16,6 +16,7 @@ from torch import Tensor
 
 
 CASE = "mosaic + affine + hsv + flip + quantise + bf16 channels-last"
+PAINT = "colour pass alone, float32 planes in, bf16 channels-last out"
 PATHS = ("eager", "compiled", "triton")
 COPY = "bound/device copy"
 PLANS = 4
@@ -27,22 +28,15 @@ def ours(
 ) -> Contestant:
     """One of our paths: render batches, drawn ahead as loader workers do, from a device pool."""
     import fnpipe as fp
-    from fnpipe.pipeline import pack_sources
 
-    data = fp.read_coco(photos.annotations, photos.folder)
-    train = fp.pipe(
-        fp.mosaic(size),
-        fp.affine(translate=peers.TRANSLATE, scale=peers.SCALE),
-        fp.hsv(hue=peers.HUE, saturation=peers.SATURATION, value=peers.VALUE),
-        fp.flip(horizontal=peers.FLIP),
-        fp.finish(torch.bfloat16, channels_last=True),
-    )
-    pool = pack_sources(data.read(i) for i in range(len(data))).to(device)
-    ids = [(torch.arange(batch) + i * batch) % len(data) for i in range(PLANS)]
-    plans = cycle([train.draw(fp.key(seed=0, epoch=0, sample=i), data).to(device) for i in ids])
+    train = peers.pipeline(size, dtype=torch.bfloat16)
+    pool = peers.pool(photos, device=device)
+    ids = [(torch.arange(batch) + i * batch) % len(pool.data) for i in range(PLANS)]
+    drawn = [train.draw(fp.key(seed=0, epoch=0, sample=i), pool.data) for i in ids]
+    plans = cycle([plan.to(device) for plan in drawn])
 
     def run() -> Tensor:
-        return train.render(next(plans), pool, backend=path)
+        return train.render(next(plans), pool.sources, backend=path)
 
     return Contestant(f"fnpipe/{path}", run, batch, note="drawn ahead, targets apart")
 
@@ -96,6 +90,44 @@ def case(
     )
 
 
+def paint(
+    path: str, photos: peers.Photos, *, batch: int, size: int, device: torch.device
+) -> Contestant:
+    """The device's part of the cut ``warped``: hsv and quantise on planes that are there."""
+    import fnpipe as fp
+    from fnpipe.backends import painter
+
+    train = peers.pipeline(size, dtype=torch.bfloat16)
+    data = fp.read_coco(photos.annotations, photos.folder)
+    plan = train.draw(fp.key(seed=0, epoch=0, sample=torch.arange(batch) % len(data)), data)
+    colors = tuple(c.to(device) for c in plan.colors)
+    run = painter(train.recipe(plan.size), path)
+    planes = [torch.rand(batch, 3, size, size, device=device) * 255 for _ in range(PLANS)]
+    turns = cycle(planes)
+    return Contestant(f"fnpipe/{path}", lambda: run(next(turns), colors), batch)
+
+
+def color_pass(
+    size: int, batch: int, photos: peers.Photos, device: torch.device, paths: list[str]
+) -> list[Row]:
+    """Ours against a copy of the same bytes: 4 read and 2 written a code."""
+    shape = {"batch": batch, "size": size, "device": device}
+    floor = partial(device_copy, size * size * 3 * (4 + 2), device=device)
+    return contract.compete(
+        f"{PAINT}, {size}, batch {batch}",
+        [
+            contract.enter(COPY, floor),
+            *(
+                contract.enter(f"fnpipe/{path}", partial(paint, path, photos, **shape))
+                for path in paths
+            ),
+        ],
+        unit="images/s",
+        timer=contract.cuda_seconds,
+        rounds=9,
+    )
+
+
 def measure(options: Namespace) -> list[Row]:
     """Every size with every batch, and the picture where one is asked for."""
     if not torch.cuda.is_available():
@@ -109,7 +141,8 @@ def measure(options: Namespace) -> list[Row]:
             torch.cuda.empty_cache()
     if options.plot:
         plot(results, options.plot)
-    return [row for rows in results.values() for row in rows]
+    rows = [row for rows in results.values() for row in rows]
+    return rows + color_pass(640, 64, photos, device, options.paths)
 
 
 def plot(results: dict[tuple[int, int], list[Row]], file: Path) -> None:

@@ -20,11 +20,8 @@ BATCH = 32
 def measure(options: Namespace) -> list[Row]:
     """Mosaic on and off, half of the images each."""
     import fnpipe as fp
-    from fnpipe.pipeline import pack_sources
 
-    photos = peers.read_photos()
-    data = fp.read_coco(photos.annotations, photos.folder)
-    sources = pack_sources(data.read(i) for i in range(len(data)))
+    pool = peers.pool(peers.read_photos())
     late = (
         fp.affine(degrees=5.0, translate=peers.TRANSLATE, scale=peers.SCALE, shear=2.0),
         fp.hsv(hue=peers.HUE, saturation=peers.SATURATION, value=peers.VALUE),
@@ -34,7 +31,7 @@ def measure(options: Namespace) -> list[Row]:
     rows = []
     for name, first in (("mosaic", fp.mosaic(SIZE)), ("letterbox", fp.letterbox(SIZE))):
         pipeline = fp.pipe(first, *late)
-        rows += compare(name, pipeline, data, sources, options.images // 2)
+        rows += compare(name, pipeline, pool.data, pool.sources, options.images // 2)
     return rows
 
 

@@ -45,16 +45,46 @@ class Photos:
     caveat: str
 
 
-def read_photos() -> Photos:
-    """The 128 training photos of ``FNPIPE_DATA`` or ``../shared/data``; else scikit-image's."""
+def shared(name: str) -> Path:
+    """Where a folder of the usual photos lies: in ``FNPIPE_DATA`` or ``../shared/data``."""
     beside = Path(__file__).resolve().parents[2] / "shared" / "data"
-    root = Path(os.environ.get("FNPIPE_DATA", beside)) / "coco"
+    return Path(os.environ.get("FNPIPE_DATA", beside)) / name
+
+
+def read_photos() -> Photos:
+    """The 128 training photos of the usual ones; else scikit-image's."""
+    root = shared("coco")
     annotations, folder = root / "annotations" / "instances_train2017.json", root / "train2017"
     if annotations.is_file():
         return decode(annotations, folder)
     annotations, folder = write_fallback(Path(tempfile.gettempdir()) / "fnpipe-bench-photos")
     caveat = f" (NOT the usual photos: none at {root}, so scikit-image's four, repeated)"
     return decode(annotations, folder, caveat=caveat)
+
+
+def pipeline(size: int, *, dtype: torch.dtype = torch.uint8):
+    """Our spelling of the recipe; whole codes, or another dtype, channels last."""
+    import fnpipe as fp
+
+    return fp.pipe(
+        fp.mosaic(size),
+        fp.affine(translate=TRANSLATE, scale=SCALE),
+        fp.hsv(hue=HUE, saturation=SATURATION, value=VALUE),
+        fp.flip(horizontal=FLIP),
+        fp.finish(dtype, channels_last=dtype != torch.uint8),
+    )
+
+
+def pool(
+    photos: Photos, *, device: torch.device | str = "cpu", task: str = "detect", repeat: int = 1
+):
+    """The photos as a pool of ours, in memory or on a GPU, each listed ``repeat`` times."""
+    import fnpipe as fp
+
+    data = fp.read_coco(photos.annotations, photos.folder, task=task)
+    data = data.subset(torch.arange(len(data)).repeat(repeat))
+    kind = "ram" if torch.device(device).type == "cpu" else "device"
+    return fp.pool(data, kind, device=device, progress=False)
 
 
 def decode(annotations: Path, folder: Path, *, caveat: str = "") -> Photos:

@@ -22,29 +22,14 @@ CASE = f"plan cut, mosaic + affine + hsv + flip, {SIZE}, batch {BATCH}, with box
 def measure(options: Namespace) -> list[Row]:
     """Images a second through the loader, and the host's share of a step."""
     import fnpipe as fp
-    from fnpipe.pipeline import pack_sources
 
     if not torch.cuda.is_available():
         return [Row(CASE, "fnpipe/triton", None, "images/s", note="no CUDA device here")]
-    photos = peers.read_photos()
-    data = fp.read_coco(photos.annotations, photos.folder)
     device = torch.device("cuda", torch.cuda.current_device())
-
-    class Pool:
-        sources = pack_sources(data.read(i) for i in range(len(data))).to(device)
-
-    few, Pool.sources = len(data), repeated(Pool.sources, options.repeat)
-    data = data.subset(torch.arange(few).repeat(options.repeat))
-    train = fp.pipe(
-        fp.mosaic(SIZE),
-        fp.affine(translate=peers.TRANSLATE, scale=peers.SCALE),
-        fp.hsv(hue=peers.HUE, saturation=peers.SATURATION, value=peers.VALUE),
-        fp.flip(horizontal=peers.FLIP),
-        fp.finish(torch.bfloat16, channels_last=True),
-    )
+    pool = peers.pool(peers.read_photos(), device=device, repeat=options.repeat)
     loader = fp.Loader(
-        data, train, batch_size=BATCH, seed=0, device=device, cut="plan", pool=Pool(),
-        workers=options.workers, drop_last=True, prefetch=8,
+        pool.data, peers.pipeline(SIZE, dtype=torch.bfloat16), batch_size=BATCH, seed=0,
+        device=device, cut="plan", pool=pool, workers=options.workers, drop_last=True, prefetch=8,
     )  # fmt: skip
     rates, boxes = [], 0
     for epoch in range(4):
@@ -60,16 +45,6 @@ def measure(options: Namespace) -> list[Row]:
         Row(CASE, "fnpipe/triton", sorted(rates)[1], "images/s", max(rates) - min(rates), note),
         Row(f"{CASE}: host", "fnpipe/triton", host_cost(loader), "ms/step"),
     ]
-
-
-def repeated(sources: object, times: int) -> object:
-    """The same pixels under more rows: ids are many, memory is not."""
-    return sources.replace(
-        offsets=sources.offsets.repeat(times),
-        sizes=sources.sizes.repeat(times, 1),
-        origins=sources.origins.repeat(times, 1),
-        strides=sources.strides.repeat(times),
-    )
 
 
 def host_cost(loader: object) -> float:

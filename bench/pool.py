@@ -1,4 +1,4 @@
-"""The pool: a reader's traversal with it and without, its build against decoding, its opening.
+"""The pool: a reader's epoch with it and without, its build, its opening, and others' memory.
 
 ``python bench/pool.py [--json] [--out DIR] [--rounds 11] [--copies 4] [--workers N]``
 """
@@ -11,10 +11,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from itertools import count
-from multiprocessing import Process
+from multiprocessing import Process, active_children, get_context
 from pathlib import Path
+from typing import Any
 
 import contract
+import numpy as np
+import peers
 import torch
 from contract import Contestant, Row
 from PIL import Image
@@ -22,6 +25,7 @@ from PIL import Image
 import fnpipe as fp
 from fnpipe.data.bill import cores
 from fnpipe.data.dataset import Dataset, pack_names
+from fnpipe.data.decode import read_image
 from fnpipe.data.pool import Pool, pool
 from fnpipe.ops.windows import cut
 from fnpipe.pipeline import gather
@@ -30,13 +34,12 @@ from fnpipe.types import Sources
 
 SIZE, BATCH = 640, 4
 WITH, IN_PLACE, WITHOUT = "fnpipe/with pool", "fnpipe/with pool, in place", "fnpipe/without"
-READY = 10_000
+READY, ROWS, WORKERS = 10_000, 200_000, 8
 
 
 def shared(name: str) -> Path:
     """A folder of the usual photos. Errors: FileNotFoundError."""
-    beside = Path(__file__).resolve().parents[2] / "shared" / "data"
-    folder = Path(os.environ.get("FNPIPE_DATA", beside)) / name
+    folder = peers.shared(name)
     if not folder.is_dir():
         raise FileNotFoundError(f"no photos at {folder}; set FNPIPE_DATA")
     return folder
@@ -95,17 +98,29 @@ def copies(data: Dataset, times: int, folder: Path) -> Dataset:
     return replace(many, root=folder, path_bytes=letters, path_offsets=offsets)
 
 
-def decode(data: Dataset, share: range) -> None:
+def load(path: Path) -> None:
+    """Pillow decodes a photo and leaves the pixels where they come out."""
+    with Image.open(path) as photo:
+        photo.load()
+
+
+def to_array(path: Path) -> np.ndarray:
+    """The usual line."""
+    with Image.open(path) as photo:
+        return np.array(photo.convert("RGB"))
+
+
+def decode(read: Callable[[Path], object], data: Dataset, share: range) -> None:
     """Decode a share of the photos and drop them."""
     torch.set_num_threads(1)
     for photo in share:
-        data.read(photo)
+        read(data.path(photo))
 
 
-def decode_all(data: Dataset, workers: int) -> None:
+def decode_all(read: Callable[[Path], object], data: Dataset, workers: int) -> None:
     """Decode every photo once, by so many processes."""
     shares = [range(i, len(data), workers) for i in range(workers)]
-    running = [Process(target=decode, args=(data, share)) for share in shares]
+    running = [Process(target=decode, args=(read, data, share)) for share in shares]
     for process in running:
         process.start()
     for process in running:
@@ -129,6 +144,13 @@ def core_seconds(run: Callable[[], object], calls: int) -> float:
     return total
 
 
+DECODERS = {
+    "bound/Pillow's load": (load, "pixels left inside Pillow, nothing read, checked or stored"),
+    "pillow": (to_array, "np.array(photo.convert('RGB')), dropped"),
+    "fnpipe/read_image": (read_image, "the reader without a pool, dropped"),
+}
+
+
 def builds(options: Namespace) -> list[Row]:
     """Build a pool in memory against decoding alone, in as many processes: images a core."""
     workers = options.workers
@@ -140,8 +162,11 @@ def builds(options: Namespace) -> list[Row]:
 
         case = f"build a pool in memory, {len(data)} photos, {workers} processes, CPU time"
         contestants = [
-            Contestant("bound/decoding", lambda: decode_all(data, workers), len(data)),
             Contestant("fnpipe/build", build, len(data)),
+            *(
+                Contestant(who, partial(decode_all, read, data, workers), len(data), note)
+                for who, (read, note) in DECODERS.items()
+            ),
         ]
         return contract.compete(
             case, contestants, unit="images/s", timer=core_seconds, rounds=options.rounds
@@ -152,13 +177,7 @@ def openings(options: Namespace) -> list[Row]:
     """Open a ready pool on the disk: entries a second, all photos looked at for changes."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        Image.new("RGB", (8, 8)).save(folder / "photo.png")
-        letters, offsets = pack_names(["photo.png"])
-        one = replace(
-            coco().subset([0]), root=folder, sizes=torch.tensor([[8, 8]]),
-            path_bytes=letters, path_offsets=offsets,
-        )  # fmt: skip
-        data = copies(one, READY, folder)
+        data = copies(tiny(folder), READY, folder)
         pool(data, "disk", folder=place, progress=False)
 
         def run() -> object:
@@ -169,6 +188,66 @@ def openings(options: Namespace) -> list[Row]:
         return contract.compete(case, contestants, unit="images/s", rounds=options.rounds)
 
 
+def private(pid: int | str) -> int:
+    """Bytes of memory that a process alone has."""
+    with open(f"/proc/{pid}/smaps_rollup") as lines:
+        return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith("Private_"))
+
+
+def open_as_rank(data: Dataset, folder: str, answers: Any) -> None:
+    """What a second rank does: ask for the pool, read all of it, tell what memory that took."""
+    torch.zeros(2**20, dtype=torch.int32).max()
+    before = private("self")
+    pool(data, "ram", folder=folder, progress=False).sources.words.max()
+    answers.put(private("self") - before)
+
+
+def second_rank(case: str) -> list[Row]:
+    """Memory of its own that another process takes for a pool which is there already."""
+    data, context = coco(), get_context("spawn")
+    with tempfile.TemporaryDirectory() as folder:
+        first = pool(data, "ram", folder=folder, progress=False)
+        answers = context.Queue()
+        rank = context.Process(target=open_as_rank, args=(data, folder, answers))
+        rank.start()
+        grown = answers.get()
+        rank.join()
+        note = f"{100 * grown / first.bytes:.2f} % of a pool of {first.bytes / 1e6:.1f} MB"
+        first.close()
+    return [Row(case, WITH, grown / 1e6, "MB", note=note)]
+
+
+def workers_growth(case: str) -> list[Row]:
+    """Memory of its own that a worker gains from its second batch to the epoch's end; the most."""
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        data = tiny(folder).subset(torch.zeros(ROWS, dtype=torch.int64))
+        made = pool(data, "ram", folder=folder, progress=False)
+        loader = fp.Loader(
+            data, fp.pipe(fp.letterbox(8)), batch_size=1000, seed=0, pool=made, workers=WORKERS,
+            start_method="fork", worker_backend="eager", prefetch=1,
+        )  # fmt: skip
+        batches = iter(loader)
+        for _ in range(2 * WORKERS):
+            next(batches)
+        before = {child.pid: private(child.pid) for child in active_children()}
+        for _ in batches:
+            pass
+        grown = max(private(pid) - held for pid, held in before.items())
+        made.close()
+    return [Row(case, WITH, grown / 1e6, "MB")]
+
+
+def tiny(folder: Path) -> Dataset:
+    """One photo of 8 x 8 pixels, with the boxes of one of COCO's."""
+    Image.new("RGB", (8, 8)).save(folder / "photo.png")
+    letters, offsets = pack_names(["photo.png"])
+    return replace(
+        coco().subset([0]), root=folder, sizes=torch.tensor([[8, 8]]), path_bytes=letters,
+        path_offsets=offsets,
+    )  # fmt: skip
+
+
 def measure(options: Namespace) -> list[Row]:
     """Every case; one that lacks its photos says so."""
     torch.set_num_threads(1)
@@ -177,6 +256,8 @@ def measure(options: Namespace) -> list[Row]:
         "read 128 photos of about 576 x 488": lambda case: readers(case, coco(), options),
         "build": lambda case: builds(options),
         "open": lambda case: openings(options),
+        "memory of its own that a second rank takes": second_rank,
+        f"memory that each of {WORKERS} workers gains over {ROWS:,} photos": workers_growth,
     }
     rows = []
     for case, run in cases.items():

@@ -124,6 +124,9 @@ def case(name: str, instances: list[Instance], *, window: bool) -> list[Row]:
     """Everybody on the same instances; the GPU, if there is one, by its own clock."""
     contestants = [
         contract.enter("fnpipe/eager", partial(ours, "fnpipe/eager", instances, impl="torch")),
+        contract.enter(
+            "fnpipe/package", partial(ours, "fnpipe/package", instances, impl="package")
+        ),
         contract.enter("opencv", partial(opencv, instances)),
         contract.enter("pycocotools", partial(pycocotools, instances)),
     ]

@@ -8,6 +8,7 @@ from fnpipe.data.bill import Bill as Bill
 from fnpipe.data.bill import bill as bill
 from fnpipe.data.coco import read_coco as read_coco
 from fnpipe.data.dataset import Dataset as Dataset
+from fnpipe.data.dota import read_dota as read_dota
 from fnpipe.data.pool import Pool as Pool
 from fnpipe.data.pool import pool as pool
 from fnpipe.data.prepare import prepare as prepare
@@ -18,6 +19,7 @@ from fnpipe.keys import key as key
 from fnpipe.loader import Loader as Loader
 from fnpipe.numerics import audit as audit
 from fnpipe.ops.image import adjust_hsv as adjust_hsv
+from fnpipe.ops.paint import split_by_owner as split_by_owner
 from fnpipe.pipeline import Pipeline as Pipeline
 from fnpipe.pipeline import pipe as pipe
 from fnpipe.stages.color import brightness as brightness
@@ -36,6 +38,7 @@ from fnpipe.stages.geometry import crop as crop
 from fnpipe.stages.geometry import flip as flip
 from fnpipe.stages.geometry import letterbox as letterbox
 from fnpipe.stages.geometry import resize as resize
+from fnpipe.stages.masks import masks as masks
 from fnpipe.stages.mosaic import mosaic as mosaic
 from fnpipe.types import ArgumentError as ArgumentError
 from fnpipe.types import Batch as Batch

@@ -15,14 +15,18 @@ The bytes of a batch are the same for all of them.
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float32, Shaped
+from jaxtyping import Bool, Float32, Int32, Shaped
 from torch import Tensor
 
 from fnpipe.backends import CUTS, Chosen, best, check_backend, painter, renderer, warper
+from fnpipe.data.pool import Rest
 from fnpipe.keys import Key, key
 from fnpipe.ops import windows
 from fnpipe.pipeline import Photos, Pipeline, gather
 from fnpipe.types import ArgumentError, Batch, Movable, Plan, Sources, Targets, value
+
+
+Masks = Bool[Tensor, "n mh mw"] | Int32[Tensor, "b mh mw"] | None
 
 
 @runtime_checkable
@@ -41,6 +45,9 @@ class Parcel(Movable):
     images: Shaped[Tensor, "b 3 h w"] | None = None
     planes: Float32[Tensor, "b 3 h w"] | None = None
     sources: Sources | None = None
+    masks: Masks = None
+    lacking: Sources | None = None
+    """Windows of the photos that the pool on the device does not hold."""
 
 
 def choose_backends(
@@ -68,11 +75,19 @@ def draw(data: Photos, pipeline: Pipeline, at: Key) -> Parcel:
 
 
 def add_pixels(
-    parcel: Parcel, pipeline: Pipeline, cut: str, backend: str, data: Photos, pool: Reader | None
+    parcel: Parcel,
+    pipeline: Pipeline,
+    cut: str,
+    backend: str,
+    data: Photos,
+    pool: Reader | Rest | None,
 ) -> Parcel:
     """A worker's part of the pixels. ``pool`` saves decoding photos anew."""
     plan = parcel.plan
     _check_foreign(pipeline, cut)
+    if isinstance(pool, Rest):
+        sources, plan, alone = pool.cut(plan)
+        return parcel.replace(plan=plan, **{"sources" if alone else "lacking": sources})
     if cut == "plan":
         return parcel
     sources, local = gather(plan, data.read) if pool is None else pool.gather(plan)
@@ -82,7 +97,8 @@ def add_pixels(
     recipe = pipeline.recipe(plan.size)
     if cut == "warped":
         return parcel.replace(planes=warper(recipe, backend)(sources, local))
-    return parcel.replace(images=pipeline.render(local, sources, backend=backend))
+    images = pipeline.render(local, sources, backend=backend)
+    return parcel.replace(images=images, masks=make_masks(parcel, pipeline, backend))
 
 
 def _check_foreign(pipeline: Pipeline, cut: str) -> None:
@@ -109,8 +125,27 @@ def complete(
         sources = parcel.sources if parcel.sources is not None else pool
         if sources is None:
             raise ArgumentError("complete: a parcel of a plan alone wants the pool it counts in")
+        if parcel.lacking is not None:
+            sources = windows.land(sources, parcel.lacking)
         images = renderer(recipe, backend)(sources, plan)
-    return Batch(images, parcel.targets, plan.ids, plan.epochs)
+    masks = make_masks(parcel, pipeline, backend) if parcel.masks is None else parcel.masks
+    return Batch(images, parcel.targets, plan.ids, plan.epochs, masks)
+
+
+def make_masks(parcel: Parcel, pipeline: Pipeline, backend: str) -> Masks:
+    """What the pipeline's ``masks`` make of the targets, where they are; None without that stage.
+
+    On a GPU by Triton, unless ``backend`` is eager; on the host as a package where that is one.
+    The bits are the same.
+    """
+    if pipeline.masking is None:
+        return None
+    plan, targets = parcel.plan, parcel.targets
+    if targets.boxes.is_cuda:
+        impl = "torch" if backend == "eager" else "triton"
+    else:
+        impl = "package" if backend == "package" else "torch"
+    return pipeline.masking.rasterize(targets, len(plan), plan.size, impl=impl)
 
 
 def make_batch(

@@ -4,6 +4,7 @@ from typing import Any
 
 from fnpipe.backends import CUTS, Chosen
 from fnpipe.stages.finish import finish, keep
+from fnpipe.stages.masks import masks
 from fnpipe.stages.stage import Color, Foreign, Layout, as_size
 
 
@@ -23,7 +24,7 @@ def explain(
     shown = CUTS if cut is None else (cut,)
     heads = "".join(f"{c:9s}" for c in shown)
     lines = [f"{'stage':48s} {'on pixels':30s} {heads}"]
-    for s in sorted(pipeline.stages, key=lambda s: isinstance(s, Color | finish | keep)):
+    for s in sorted(pipeline.stages, key=lambda s: isinstance(s, Color | finish | keep | masks)):
         places = "".join(f"{_place(s, c):9s}" for c in shown)
         lines.append(f"{s!r:48s} {_role(s):30s} {places}")
     if backends is not None:
@@ -65,7 +66,7 @@ def _place(stage: Any, cut: str) -> str:
         return "worker"
     if isinstance(stage, Foreign):
         return "refused"
-    late = isinstance(stage, Color | finish) or cut in ("source", "plan")
+    late = isinstance(stage, Color | finish | masks) or cut in ("source", "plan")
     return "device" if late else "worker"
 
 
@@ -81,6 +82,8 @@ def _role(stage: Any) -> str:
         return "quantise, dtype, layout"
     if isinstance(stage, keep):
         return "targets only"
+    if isinstance(stage, masks):
+        return "rings to masks"
     return "geometry: into one homography"
 
 

@@ -11,6 +11,7 @@ import math
 from hashlib import blake2s
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
@@ -139,6 +140,8 @@ def uniform(
     if not (-largest <= low <= high <= largest and high - low < math.inf):
         raise ArgumentError(f"low, high: wanted finite, low <= high, came {low}, {high}")
     fraction = (_words_shaped(key, shape) >> 8).double() * 2**-24
+    if (low, high) == (0.0, 1.0):
+        return fraction.to(dtype)  # 24 bits and below 1 in either dtype: nothing to round
     drawn = (low + fraction * (high - low)).to(dtype)
     ends = torch.tensor([low, high], dtype=dtype, device=drawn.device)
     return torch.minimum(drawn, torch.nextafter(ends[1], ends[0]))
@@ -260,7 +263,7 @@ def _draw(
     bits = int(seed)
     counter = block.numpy(), sample.numpy(), epoch.numpy(), digest(name)
     drawn = philox(counter, (bits & MASK, (bits >> 32) & MASK))
-    return tuple(torch.as_tensor(word) for word in drawn)
+    return tuple(torch.from_numpy(np.asarray(word)) for word in drawn)
 
 
 def _words_shaped(key: Key, shape: tuple[int, ...]) -> Tensor:

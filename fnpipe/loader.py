@@ -126,7 +126,7 @@ class Loader:
         self._pool = _device_pool(pool, self.device) if cut == "plan" else None
         self.job = Job(
             data, pipeline, batch_size, seed, cut, self.backends.worker, shuffle, drop_last,
-            None if cut == "plan" else pool,
+            getattr(pool, "rest", None) if cut == "plan" else pool,
         )  # fmt: skip
         if self.job.steps == 0:
             raise ArgumentError(

@@ -43,12 +43,6 @@ SPEED: dict[str, Any] = {
     "realize_reads_threshold": 30,
 }
 """Inductor options that change speed only; one that a torch version lacks is left out."""
-ONE_LOOP: dict[str, Any] = {
-    # For packages, which are built once: 9.2 ms an image at the defaults, 5.0 so. With open sizes
-    # the expressions that this keeps whole take Inductor minutes, so compiled() does without.
-    "realize_opcount_threshold": 400,
-    "realize_reads_threshold": 60,
-}
 
 VOCABULARY = frozenset(
     "__and__ __lshift__ __or__ __rshift__ _to_copy _unsafe_view abs add alias arange "
@@ -265,7 +259,7 @@ def package(
         torch.__version__,
         torch.backends.cpu.get_cpu_capability(),
         shapes,
-        options(**ONE_LOOP),
+        options(),
     )
     name = hashlib.blake2s(repr(facts).encode(), digest_size=16).hexdigest()
     path = cache_folder() / f"{fn.__name__}-{name}.pt2"
@@ -293,7 +287,7 @@ def _build(
         built = torch._inductor.aoti_compile_and_package(
             exported,
             package_path=str(Path(scratch) / "package.pt2"),
-            inductor_configs=options(**ONE_LOOP),
+            inductor_configs=options(),
         )
         os.replace(built, path)
 

@@ -18,6 +18,7 @@ from fnpipe.ops.maps import compose, invert, mirror
 from fnpipe.ops.render import finish as finish_planes
 from fnpipe.ops.warp import STEPS, pack
 from fnpipe.stages.finish import finish, keep
+from fnpipe.stages.masks import masks
 from fnpipe.stages.stage import Color, Foreign, Geometry, Layout, Mirror, Placed
 from fnpipe.types import (
     ArgumentError,
@@ -82,6 +83,26 @@ class Pipeline:
         return next((s for s in self.stages if isinstance(s, finish)), finish(torch.uint8))
 
     @cached_property
+    def _moves(self) -> tuple[tuple[Any, bool], ...]:
+        """The stages that move the picture, in order, and which of them only mirror it.
+
+        Found once: to ask ten stages for their protocol costs 0.3 ms on Python 3.11.
+        """
+        return tuple(
+            (s, isinstance(s, Mirror)) for s in self.stages if isinstance(s, Geometry | Mirror)
+        )
+
+    @cached_property
+    def _layout(self) -> Layout | None:
+        """The stage that chooses the photos, where there is one."""
+        return next((s for s in self.stages[:1] if isinstance(s, Layout)), None)
+
+    @cached_property
+    def masking(self) -> masks | None:
+        """The stage that makes masks, where there is one."""
+        return next((s for s in self.stages if isinstance(s, masks)), None)
+
+    @cached_property
     def projective(self) -> bool:
         """Whether any stage needs a division a pixel."""
         return any(isinstance(s, Geometry) and s.projective for s in self.stages)
@@ -100,11 +121,11 @@ class Pipeline:
         placed = self._place(key, data.sizes, key.sample if rows is None else rows)
         frames, flips = placed.frames, torch.zeros(len(placed.frames), 2, dtype=torch.bool)
         moved = torch.eye(3, dtype=torch.float64).expand(len(frames), 3, 3)
-        for stage in self.stages:
+        for stage, mirrors in self._moves:
             own = fold_in(key, stage.name)
-            if isinstance(stage, Mirror):
+            if mirrors:
                 flips = flips ^ stage.mirror(own)
-            elif isinstance(stage, Geometry):
+            else:
                 moved = compose(mirror(flips, frames), moved)
                 flips = torch.zeros_like(flips)
                 step, frames = stage.move(stage.draw(own), frames)
@@ -124,8 +145,8 @@ class Pipeline:
 
     def _place(self, key: Key, sizes: Sizes, rows: Tensor) -> Placed:
         """The layout stage's tiles, or every photo alone in a frame of its own size."""
-        if self.stages and isinstance(self.stages[0], Layout):
-            return self.stages[0].place(fold_in(key, self.stages[0].name), sizes)
+        if self._layout is not None:
+            return self._layout.place(fold_in(key, self._layout.name), sizes)
         count = len(rows)
         return Placed(
             sources=rows[:, None],
@@ -168,9 +189,9 @@ class Pipeline:
             raise ArgumentError(f"key is of sample {at.tolist()}, sample.id is {sample.id}")
         key = key.replace(sample=at, epoch=key.epoch.reshape(-1))
         data, rows = (sample.data, at) if sample.data is not None else (Alone(sample), at * 0)
-        if sample.data is None and self.stages and isinstance(self.stages[0], Layout):
+        if sample.data is None and self._layout is not None:
             raise ArgumentError(
-                f"{self.stages[0]!r} needs partners: pass a sample of a data set (data[i])"
+                f"{self._layout!r} needs partners: pass a sample of a data set (data[i])"
             )
         plan = self.draw(key, data, rows=rows)
         sources, local = gather(plan, data.read)
@@ -216,7 +237,7 @@ def pipe(*stages: Any) -> Pipeline:
     for place, s in enumerate(flat):
         if isinstance(s, Layout) and place > 0:
             raise ArgumentError(f"pipe: {s!r} chooses the photos and must be first")
-        after = [t for t in flat[place + 1 :] if not isinstance(t, keep)]
+        after = [t for t in flat[place + 1 :] if not isinstance(t, keep | masks)]
         if isinstance(s, finish) and after:
             raise ArgumentError(f"pipe: {s!r} must be last, came before {after[0]!r}")
     return Pipeline(flat)
@@ -225,7 +246,7 @@ def pipe(*stages: Any) -> Pipeline:
 def _flatten(given: Any) -> tuple[Any, ...]:
     if isinstance(given, Pipeline):
         return given.stages
-    kinds = (Layout, Geometry, Mirror, Color, finish, keep)
+    kinds = (Layout, Geometry, Mirror, Color, finish, keep, masks)
     if isinstance(given, type) or not isinstance(given, kinds):
         raise ArgumentError(
             f"pipe: wanted stages, came {given!r}; a function of three planes becomes one by "
@@ -280,11 +301,11 @@ def _steps(maps: Maps) -> Tensor:
 
 def _splits(inverse: Maps, seams: Tensor) -> Tensor:
     """Seams as linear functions of the output position, >= 0 past them: [b, 2, s, 3]."""
-    there = seams.isfinite()
-    at = torch.where(there, seams, 0.0)[..., None]
-    past = inverse[:, :2, None, :] - at * inverse[:, 2, None, None, :]
-    never = torch.tensor([0.0, 0.0, -1.0], dtype=torch.float64)
-    return torch.where(there[..., None], past, never).to(torch.float32)
+    rows, at = inverse.numpy(), seams.numpy()[..., None]
+    with np.errstate(invalid="ignore"):
+        past = rows[:, :2, None, :] - at * rows[:, 2, None, None, :]
+    past = np.where(np.isfinite(at), past, [0.0, 0.0, -1.0])
+    return torch.from_numpy(past.astype(np.float32))
 
 
 def _size(frames: Tensor) -> tuple[int, int]:

@@ -78,9 +78,11 @@ class Overlay:
         for ring in map(self.place, rings):
             self.pen.line([*ring, *ring[:2]], fill=ink, width=round(width * self.unit))
 
-    def box(self, box: Tensor, ink: Color) -> None:
+    def box(self, box: Tensor, ink: Color, *, width: float = 1.5) -> None:
+        """Its outline, inside it; a box thinner than that is a line."""
         x0, y0, x1, y1 = (box * self.zoom).tolist()
-        self.pen.rectangle((x0, y0, x1 - 1, y1 - 1), outline=ink, width=round(1.5 * self.unit))
+        x1, y1 = max(x0, x1 - 1), max(y0, y1 - 1)
+        self.pen.rectangle((x0, y0, x1, y1), outline=ink, width=round(width * self.unit))
 
     def dots(self, keypoints: Tensor, ink: Color) -> None:
         """Full where visible, hollow where labelled but hidden, none where missing."""
@@ -126,9 +128,9 @@ def draw(
     """One image, 8-bit codes or codes / 255, ``zoom`` times as large, with its targets on top.
 
     Boxes carry ``names[label]`` (the number where there is no name, nothing where it is ""), masks
-    are translucent, keypoints are dots (hollow where hidden), oriented boxes are drawn where they
-    are not upright; what is to be ignored is grey. Small objects lie on top of large ones. Of a
-    batch's targets, those of image ``owner``. Always a new tensor.
+    are translucent, keypoints are dots (hollow where hidden), an oriented box that is not upright
+    is drawn with a thin upright one round it; what is to be ignored is grey. Small objects lie on
+    top of large ones. Of a batch's targets, those of image ``owner``. Always a new tensor.
     """
     canvas = pillow.fromarray(np.ascontiguousarray(to_codes(image).permute(1, 2, 0).numpy()))
     width, height = (max(1, round(side * zoom)) for side in canvas.size)
@@ -142,9 +144,10 @@ def draw(
     for i in rows:
         overlay.region(instance_rings(targets, i), inks[i])
     for i in rows:
-        overlay.box(targets.boxes[i], inks[i])
-        if targets.quads.shape[1] and not is_upright(targets.quads[i]):
-            overlay.loops([targets.quads[i]], WHITE, width=1.5)
+        tilted = targets.quads.shape[1] and not is_upright(targets.quads[i])
+        overlay.box(targets.boxes[i], inks[i], width=0.5 if tilted else 1.5)
+        if tilted:
+            overlay.loops([targets.quads[i]], inks[i], width=1.5)
         overlay.dots(targets.keypoints[i], inks[i])
     for i in rows:
         text = names[labels[i]] if labels[i] < len(names) else str(labels[i])

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar, dataclass_transform
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float32, Float64, Int32, Int64, Shaped, UInt8
 from torch import Tensor
@@ -256,14 +257,16 @@ class Plan(Movable):
 
         Positions are 32-bit integers of 1/128 pixel; a projective map is bounded by its renderer.
         """
+        if self.projective:
+            return self
         height, width = self.size
-        corners = torch.tensor([[0, 0, 1], [width, 0, 1], [0, height, 1], [width, height, 1.0]])
-        look = (self.maps[..., :2, None, :] * corners).sum(-1).abs()
-        near = (look <= limit * 128).flatten(1).all(1)  # no number is near where it is NaN
-        if not self.projective and not bool(near.all()):
+        corners = np.array([[0, 0, 1], [width, 0, 1], [0, height, 1], [width, height, 1]])
+        look = np.abs((self.maps.numpy()[..., :2, None, :] * corners).sum(-1))
+        near = (look <= limit * 128).all((1, 2, 3))  # no number is near where it is NaN
+        if not near.all():
             raise ArgumentError(
-                f"plan: sample {int(self.ids[~near][0])} looks more than {limit:g} pixels away "
-                "from its photo; draw a milder map"
+                f"plan: sample {int(self.ids.numpy()[~near][0])} looks more than {limit:g} pixels "
+                "away from its photo; draw a milder map"
             )
         return self
 
@@ -276,7 +279,8 @@ class Batch(Movable):
     targets: Targets
     ids: Int64[Tensor, " b"]
     epochs: Int64[Tensor, " b"]
-    masks: Bool[Tensor, "n mh mw"] | None = None
+    masks: Bool[Tensor, "n mh mw"] | Int32[Tensor, "b mh mw"] | None = None
+    """Of a pipeline with :class:`fnpipe.masks`: planes of instances, or maps of images."""
 
     def __len__(self) -> int:
         return self.images.shape[0]

@@ -17,12 +17,14 @@ TRAIN = fp.pipe(
     fp.hsv(hue=0.015, saturation=0.7, value=0.4),
     fp.flip(horizontal=0.5),
     fp.finish(torch.uint8),
+    fp.masks(stride=4),
 )
 
 
 def digest(batch: Batch) -> bytes:
-    """The bytes of images and boxes."""
-    parts = (batch.images.contiguous(), batch.boxes, batch.labels, batch.owner)
+    """The bytes of images, boxes and masks."""
+    assert batch.masks is not None
+    parts = (batch.images.contiguous(), batch.boxes, batch.labels, batch.owner, batch.masks)
     return hashlib.sha256(b"".join(p.numpy().tobytes() for p in parts)).digest()
 
 
@@ -37,6 +39,8 @@ def check_targets(batch: Batch) -> None:
     assert (targets.owner.diff() >= 0).all()
     assert (targets.owner < len(batch)).all()
     assert len(targets.rings.instance_offsets) == len(boxes) + 1
+    assert batch.masks is not None
+    assert batch.masks.shape == (len(boxes), 80, 80)
     ringed = targets.rings.instance_offsets.diff() > 0
     hulls, boxes = bounds(targets.rings)[ringed], boxes[ringed]
     # A ring cut at the border may run along it beyond what it encloses; the box never does.

@@ -204,6 +204,21 @@ def test_another_device_than_the_current_one() -> None:
     assert_same_bits(pipeline.render(plan, sources), got.cpu())
 
 
+@pytest.mark.parametrize("kind", ["instance", "overlap", "semantic"])
+@pytest.mark.parametrize("stride", [1, 4])
+def test_masks_have_the_bits_of_the_worker(kind: str, stride: int) -> None:
+    from test_masks import SIZE, blobs, parcel_of
+
+    recipe = fp.pipe(fp.mosaic(SIZE), HSV, fp.masks(stride=stride, kind=kind))
+    album = blobs(9, 0)
+    wanted = cuts.complete(parcel_of(recipe, album, "finished", 0), recipe).masks
+    for backend in ("eager", "triton"):
+        there = parcel_of(recipe, album, "source", 0).to(CUDA)
+        got = cuts.complete(there, recipe, backend=backend).masks
+        assert got.is_cuda
+        assert torch.equal(got.cpu(), wanted), f"{kind}, stride {stride}, {backend}"
+
+
 def test_a_plan_and_sources_apart_are_refused() -> None:
     plan, sources = draw(PIPELINES["mosaic"])
     with pytest.raises(fp.ArgumentError, match=r"plan is on cpu, sources are on cuda"):

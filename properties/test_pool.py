@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import fnpipe as fp
+from fnpipe import cuts
 from fnpipe.data.dataset import Dataset
 from fnpipe.data.pool import Pool, pool
 from fnpipe.data.prepare import fit, prepare, shrink
@@ -112,6 +113,42 @@ def test_any_prefix_gives_the_same_bytes(small, folder: Path, share: float, ids:
     for sources, local in (made.gather(plan), gather(plan, data.read)):
         images.append(TRAIN.render(local, sources))
     assert torch.equal(*images)
+    made.close()
+
+
+@given(share=st.floats(0.15, 1.2), ids=st.lists(st.integers(0, 15), min_size=1, max_size=8))
+@settings(max_examples=15, deadline=None)
+def test_any_part_on_a_device_gives_the_same_bytes(
+    small, folder: Path, device: torch.device, share: float, ids: list[int]
+):
+    data, whole = small
+    made = pool(
+        data, "device", limit=int(share * whole), overflow="prefix", device=device, folder=folder,
+        progress=False,
+    )  # fmt: skip
+    assert made.bytes <= max(1.0, share) * whole
+    assert (made.rest is None) == (share * whole >= whole)
+    drawn = cuts.draw(data, TRAIN, fp.key(seed=0, epoch=0, sample=torch.tensor(ids)))
+    parcel = cuts.add_pixels(drawn, TRAIN, "plan", "eager", data, made.rest)
+    batch = cuts.complete(parcel.to(device), TRAIN, pool=made.sources)
+    sources, local = gather(drawn.plan, data.read)
+    assert torch.equal(batch.images.cpu(), TRAIN.render(local, sources))
+    made.close()
+
+
+def test_the_law_sees_windows_that_did_not_land(small, folder: Path, monkeypatch):
+    data, whole = small
+    made = pool(
+        data, "device", limit=3 * whole // 4, overflow="prefix", device="cpu", folder=folder,
+        progress=False,
+    )  # fmt: skip
+    drawn = cuts.draw(data, TRAIN, fp.key(seed=0, epoch=0, sample=torch.arange(2)))
+    parcel = cuts.add_pixels(drawn, TRAIN, "plan", "eager", data, made.rest)
+    assert parcel.lacking is not None
+    expected = cuts.complete(parcel, TRAIN, pool=made.sources).images
+    empty = torch.zeros_like(parcel.lacking.words)
+    late = parcel.replace(lacking=parcel.lacking.replace(words=empty))
+    assert not torch.equal(cuts.complete(late, TRAIN, pool=made.sources).images, expected)
     made.close()
 
 

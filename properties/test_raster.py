@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fnpipe.ops import raster
+from fnpipe.ops import paint, raster
 from fnpipe.types import Rings
 
 
@@ -123,7 +123,7 @@ def test_every_pixel_of_an_overlap_map_is_the_smallest_instance_there(batch, str
     images = data.draw(st.lists(st.integers(0, 2), min_size=len(batch), max_size=len(batch)))
     owner = torch.tensor(sorted(images), dtype=torch.int64)
     size = (12 * stride, 11 * stride)
-    found = raster.overlap_map(pack(batch), owner, 3, size, stride=stride)
+    found = paint.overlap_map(pack(batch), owner, 3, size, stride=stride)
     planes = draw(batch, stride)
     areas = planes.flatten(1).sum(1).tolist()
     wanted = torch.zeros_like(found)
@@ -134,10 +134,46 @@ def test_every_pixel_of_an_overlap_map_is_the_smallest_instance_there(batch, str
     assert torch.equal(found, wanted)
 
 
+of_pycocotools = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+
+
+@of_pycocotools
+@given(st.lists(st.tuples(*[st.floats(0, 40, width=32)] * 2), min_size=3, max_size=8))
+def test_pycocotools_differs_only_next_to_an_outline(ring):
+    """It rounds vertices to fifths of a pixel, and steps from one to the next in fifths.
+
+    So its outline is at most 0.1 * sqrt(2) + 0.1 pixels off; a centre further away is on one side.
+    """
+    assert_agreement(draw_at_size(ring), ring)
+
+
+def draw_at_size(ring) -> Tensor:
+    return raster.masks(pack([[ring]]), (40, 40), stride=1)[0]
+
+
+def assert_agreement(ours: Tensor, ring) -> None:
+    mask = pytest.importorskip("pycocotools.mask")
+    (code,) = mask.frPyObjects([np.asarray(ring, np.float64).flatten().tolist()], 40, 40)
+    apart = (ours != torch.from_numpy(mask.decode(code)).bool()).nonzero().flip(1) + 0.5
+    a = torch.tensor(ring, dtype=torch.float64)
+    edge = a.roll(-1, 0) - a
+    along = ((apart[:, None] - a) * edge).sum(-1) / edge.square().sum(-1).clamp(min=1e-12)
+    gap = (apart[:, None] - (a + along.clamp(0, 1)[..., None] * edge)).norm(dim=-1)
+    assert not len(gap) or gap.amin(1).max() < 0.1 * 2**0.5 + 0.1
+
+
+@of_pycocotools
+def test_the_law_of_agreement_sees_half_a_pixel():
+    ring = [(3.3, 4.1), (30.2, 9.7), (12.9, 33.3)]
+    assert_agreement(draw_at_size(ring), ring)
+    with pytest.raises(AssertionError):
+        assert_agreement(draw_at_size([(x + 0.5, y) for x, y in ring]), ring)
+
+
 TRITON = """
 import sys
 import torch
-from fnpipe.ops import raster
+from fnpipe.ops import paint, raster
 from fnpipe.types import Rings
 
 *parts, stride = torch.load(sys.argv[1])

@@ -136,6 +136,29 @@ def test_yolo(folder: Path, task: str, data: st.DataObject):
     assert read.categories == tuple(CATEGORIES)
 
 
+@files
+@given(data=st.data())
+def test_yolo_joins_the_rings_of_an_instance(folder: Path, data: st.DataObject):
+    """To one that keeps every vertex and fills what an odd number of them hold."""
+    targets = make(**data.draw(rows("segment")))
+    targets = targets.replace(ignore=torch.zeros_like(targets.ignore))
+    counts = targets.rings.instance_offsets.diff()
+    assume(len(targets))
+    assume(counts.all())
+    assume(len(targets.boxes.unique(dim=0)) == len(targets))
+    write_yolo(folder, targets, SIZES, file_names=FILES, names=NAMES, task="segment")
+    read = read_yolo(folder / "data.yaml", task="segment").targets
+    for field in FIELDS:
+        assert torch.equal(getattr(read, field), getattr(targets, field)), field
+    size, each = (91, 64), torch.arange(len(targets.rings.ring_offsets))
+    single = masks(targets.rings.replace(instance_offsets=each), size, stride=1)
+    parts = single.split(counts.tolist())
+    wanted = torch.stack([part.sum(0) % 2 == 1 for part in parts])
+    assert torch.equal(masks(read.rings, size, stride=1), wanted)
+    points = read.rings.ring_offsets.diff() - 2 * (counts - 1)
+    assert torch.equal(points, targets.rings.ring_offsets[targets.rings.instance_offsets].diff())
+
+
 @settings(deadline=None)
 @given(data=st.data())
 def test_tidy_targets_are_left_alone(data: st.DataObject):

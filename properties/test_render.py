@@ -186,8 +186,8 @@ class LookUps(TorchDispatchMode):
         self.read: list[Tensor] = []
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func is torch.ops.aten.index.Tensor and args[0].data_ptr() == self.words.data_ptr():
-            self.read.append(args[1][0])
+        if func is torch.ops.aten.gather.default and args[0].data_ptr() == self.words.data_ptr():
+            self.read.append(args[2])
         return func(*args, **(kwargs or {}))
 
 
@@ -197,11 +197,12 @@ def assert_inside(sources: Sources, plan: Plan) -> None:
         definitions.warp(sources, plan)
     assert len(seen.read) == 4
     starts = sources.offsets - 2
+    pixels = (len(plan), *plan.size)
     blocks = torch.stack([torch.searchsorted(starts, i, right=True) - 1 for i in seen.read])
     assert all(int(i.min()) >= 0 and int(i.max()) < len(sources.words) for i in seen.read)
     assert (blocks == blocks[0]).all()
     allowed = plan.sources.clamp(min=0)[:, None, None]
-    assert (blocks[0][..., None] == allowed).any(-1).all()
+    assert (blocks[0].view(pixels)[..., None] == allowed).any(-1).all()
 
 
 HUGE = 2.0**99

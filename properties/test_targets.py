@@ -17,7 +17,16 @@ from torch.utils import _pytree as pytree
 
 from fnpipe.ops import points
 from fnpipe.ops.annotate import annotate, concatenate
-from fnpipe.ops.points import Outlines, clip, fit_rectangles, project, transform
+from fnpipe.ops.points import (
+    Outlines,
+    canonical_quads,
+    clip,
+    fit_rectangles,
+    project,
+    quads_to_rboxes,
+    rboxes_to_quads,
+    transform,
+)
 from fnpipe.types import Plan, Rings, Targets
 
 
@@ -272,6 +281,48 @@ def test_a_fitted_rectangle_is_the_least_round_four_corners(corners: Ring):
     held, own = spread(quad, angle), spread(fitted, angle)
     assert np.abs(held - own).max() <= 1e-3  # the angle of float32 corners
     assert own.prod() <= spread(quad, np.linspace(0, np.pi / 2, 1000)).prod(1).min() + 0.1
+
+
+@many
+@given(
+    centre=st.tuples(quarters, quarters),
+    sides=st.tuples(spans, spans),
+    angle=st.floats(-7, 7, width=32),
+)
+def test_a_rectangle_has_one_spelling(centre, sides, angle):
+    """From any corner, in either direction; there and back; as it is fitted again; mirrored twice.
+
+    Corners are float32 at some hundred pixels, whence the 1e-3.
+    """
+    (quad,) = rboxes_to_quads(torch.tensor([[*centre, *sides, angle]]))
+    spellings = [q.roll(k, 0) for q in (quad, quad.flip(0)) for k in range(4)]
+    canonical = canonical_quads(torch.stack(spellings))
+    assert (canonical == canonical[0]).all()
+    (x, y, width, height, turn) = quads_to_rboxes(canonical[:1])[0].tolist()
+    assert -1e-3 / width <= turn < np.pi / 2
+    assert abs(complex(x, y) - complex(*centre)) <= 1e-3
+    assert np.abs(np.subtract(sorted((width, height)), sorted(sides))).max() <= 1e-3
+    again = canonical_quads(rboxes_to_quads(quads_to_rboxes(canonical[:1])))
+    fitted = fit_rectangles(quad[None])
+    mirror = torch.tensor([-1.0, 1.0])
+    twice = canonical_quads(canonical_quads(canonical[:1] * mirror) * mirror)
+    for other in (again, fitted, twice):
+        assert_same_corners(other[0], canonical[0])
+
+
+def assert_same_corners(a: torch.Tensor, b: torch.Tensor) -> None:
+    """In order, but for the start: of two equally high corners rounding may choose either."""
+    assert min((a.roll(k, 0) - b).abs().max() for k in range(4)) <= 1e-3
+
+
+def test_the_law_of_spellings_sees_another_rectangle():
+    """Row 72: mirrored in x, 30 degrees become 150 and not 60."""
+    a, b = rboxes_to_quads(torch.tensor([[70.0, 40, 20, 10, d * np.pi / 180] for d in (150, 60)]))
+    mirrored = rboxes_to_quads(torch.tensor([[30.0, 40, 20, 10, np.pi / 6]]))
+    mirrored = canonical_quads(mirrored * torch.tensor([-1.0, 1]) + torch.tensor([100.0, 0]))[0]
+    assert_same_corners(canonical_quads(a[None])[0], mirrored)
+    with pytest.raises(AssertionError):
+        assert_same_corners(canonical_quads(b[None])[0], mirrored)
 
 
 def spread(points_, angles):

@@ -279,7 +279,6 @@ def test_another_key_shape_dtype_or_option_is_another_package(
     numerics.package(by_a_number, [torch.zeros(4)], key="k")
     numerics.package(by_a_number, [torch.zeros(3, dtype=torch.float64)], key="k")
     monkeypatch.setitem(numerics.SPEED, "realize_reads_threshold", 5)
-    monkeypatch.setitem(numerics.ONE_LOOP, "realize_reads_threshold", 5)
     numerics.package(by_a_number, [torch.zeros(3)], key="k")
     assert builder.built == 5
 

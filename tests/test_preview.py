@@ -51,6 +51,13 @@ def test_no_target_is_the_photo_itself_in_a_new_tensor():
     assert drawn.data_ptr() != image.data_ptr()
 
 
+def test_a_sliver_of_a_box_is_a_line():
+    """What is left of an object at the border may be thinner than a pixel of the picture."""
+    image = photo()
+    drawn = preview.draw(image, one(boxes=torch.tensor([[63.9, 20.0, 64.0, 40.0]])), names=[""])
+    assert changed(image, drawn)[20:40, 63].all()
+
+
 def test_inputs_are_only_read():
     image = photo()
     targets = one(rings=Rings(square(12, 22, 38, 38), torch.tensor([0, 4]), torch.tensor([0, 1])))
@@ -123,9 +130,12 @@ def test_an_oriented_box_is_drawn_where_it_is_not_upright():
     assert changed(plain, preview.draw(image, one(quads=tilted)))[5:20].any()
 
 
-def test_what_is_ignored_is_grey():
-    drawn = preview.draw(photo(), one(ignore=torch.tensor([True])), names=[""])
+@pytest.mark.parametrize("corners", [[], [[30.0, 5], [35, 10], [20, 25], [15, 20]]])
+def test_what_is_ignored_is_grey(corners: list[list[float]]):
+    quads = torch.tensor(corners).reshape(1, -1, 2)
+    drawn = preview.draw(photo(), one(ignore=torch.tensor([True]), quads=quads), names=[""])
     r, g, b = drawn.int().unbind(0)
+    assert not (drawn == 255).any()
     assert torch.equal(r, g)
     assert torch.equal(g, b)
 

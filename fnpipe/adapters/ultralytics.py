@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fnpipe.loader import Loader
-from fnpipe.ops import raster
+from fnpipe.ops import paint
 from fnpipe.ops.annotate import select
 from fnpipe.ops.points import quads_to_rboxes
 from fnpipe.types import ArgumentError, Batch, Targets
@@ -98,7 +98,7 @@ def _boxes(targets: Targets, task: str, height: int, width: int) -> Tensor:
 
 def _masks(targets: Targets, images: int, size: tuple[int, int], ratio: int) -> dict[str, Tensor]:
     """Index maps, and the class at each pixel."""
-    numbers = raster.overlap_map(targets.rings, targets.owner, images, size, stride=ratio)
+    numbers = paint.overlap_map(targets.rings, targets.owner, images, size, stride=ratio)
     first = torch.searchsorted(targets.owner, torch.arange(images, device=targets.owner.device))
     row = (numbers.long() - 1 + first[:, None, None]).clamp(min=0)
     labels = torch.cat([targets.labels, targets.labels.new_zeros(1)])[row]

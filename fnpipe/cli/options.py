@@ -12,7 +12,6 @@ import torch
 import fnpipe as fp
 from fnpipe import recipes
 from fnpipe.data.dataset import Dataset
-from fnpipe.data.dota import read_dota
 from fnpipe.recipes.table import nearest
 from fnpipe.types import ArgumentError
 
@@ -74,7 +73,7 @@ def read(options: argparse.Namespace, **how: Any) -> Dataset:
     if options.images is None:
         raise ArgumentError(f"{name} needs --images, the folder of its photos")
     if options.dota:
-        return read_dota(options.images, options.dota, **how)
+        return fp.read_dota(options.images, options.dota, **how)
     return fp.read_coco(options.coco, options.images, task=options.task, **how)
 
 

@@ -10,6 +10,7 @@ import io
 import re
 import struct
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
@@ -20,7 +21,8 @@ from PIL import Image as pillow
 from PIL.JpegImagePlugin import JpegImageFile
 from torch import Tensor
 
-from fnpipe.types import DataError, Image
+from fnpipe.ops.warp import enclose, pack
+from fnpipe.types import DataError, Image, Words
 
 
 SUFFIXES = frozenset(
@@ -54,6 +56,17 @@ def read_image(path: Path | str, *, pixel_limit: int = PIXEL_LIMIT) -> Image:
     return _guarded(path, lambda file: _decode(file, pixel_limit))
 
 
+def read_packed(
+    path: Path | str, *, pixel_limit: int = PIXEL_LIMIT
+) -> tuple[Words, tuple[int, int]]:
+    """Photo as :func:`fnpipe.ops.warp.pack` stores what :func:`read_image` returns; width, height.
+
+    An upright JPEG in colour is decoded into its place, without a copy between: on photos of COCO
+    2.4 ms for 3.6. Raises the same errors.
+    """
+    return _guarded(path, lambda file: _decode_packed(file, pixel_limit))
+
+
 def read_size(path: Path | str, *, pixel_limit: int = PIXEL_LIMIT) -> tuple[int, int]:
     """Width and height, in pixels, that :func:`read_image` will return, from the header alone.
 
@@ -80,6 +93,7 @@ def scan_image(path: Path | str, *, pixel_limit: int = PIXEL_LIMIT) -> tuple[int
 
 def _guarded(path: Path | str, act: Callable[[BinaryIO], T]) -> T:
     """Run ``act`` on the open file; whatever goes wrong becomes a ``DataError`` with its name."""
+    _keep_memory()
     try:
         with open(path, "rb") as file:
             return act(file)
@@ -92,12 +106,35 @@ def _guarded(path: Path | str, act: Callable[[BinaryIO], T]) -> T:
         raise DataError(f"{path}: {reason}") from error
 
 
+@cache
+def _keep_memory() -> None:
+    """Let the C library keep what a photo took for the next one, once a process.
+
+    glibc gives memory back that is more than twice the largest piece ever freed, so it learns from
+    a piece of 32 MB, none of it touched. Without, a quarter of the time is faults of pages.
+    """
+    torch.empty(2**25 - 2**16, dtype=torch.uint8)
+
+
 def _decode(file: BinaryIO, pixel_limit: int) -> Image:
     photo = _identify(file, pixel_limit)
     photo.load()
     orientation = _orientation(photo)
     image = torch.from_numpy(_to_rgb(photo)).permute(2, 0, 1)
     return _turn(image, orientation)
+
+
+def _decode_packed(file: BinaryIO, pixel_limit: int) -> tuple[Words, tuple[int, int]]:
+    photo = _identify(file, pixel_limit)
+    if not (isinstance(photo, _Jpeg) and photo.mode == "RGB" and _orientation(photo) == 1):
+        image = _decode(file, pixel_limit)
+        return pack(image), (image.shape[2], image.shape[1])
+    width, height = photo.size
+    words = torch.empty(2 + (width + 2) * (height + 2), dtype=torch.int32)
+    inside, stride = words[2 + (width + 2) + 1 :].numpy(), 4 * (width + 2)
+    photo.canvas = pillow.frombuffer("RGBX", photo.size, inside, "raw", "RGBX", stride, 1)
+    photo.load()
+    return enclose(words, width, height), (width, height)
 
 
 def _measure(file: BinaryIO, pixel_limit: int) -> tuple[int, int]:
@@ -131,6 +168,14 @@ def _to_rgb(photo: pillow.Image) -> np.ndarray:
 
 class _Jpeg(JpegImageFile):
     """A JPEG, or the one that a stereo pair (MPO) begins with."""
+
+    canvas: pillow.Image | None = None
+    """Where :meth:`load` writes to, four bytes a pixel, if not to memory of Pillow's own."""
+
+    def load_prepare(self) -> None:
+        if self.canvas is not None:
+            self._mode, self.im = self.canvas.mode, self.canvas.im
+        super().load_prepare()
 
     def _read_dpi_from_exif(self) -> None:
         """Leave resolution alone: Pillow would warn of broken EXIF while looking for it."""

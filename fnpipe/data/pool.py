@@ -25,9 +25,17 @@ from fnpipe.data.pool_file import (
     release,
     sweep,
 )
-from fnpipe.data.pool_order import Order, check_room, file_name, fitting, own_folder
+from fnpipe.data.pool_order import (
+    Order,
+    check_room,
+    file_name,
+    fitting,
+    own_folder,
+    prefix,
+    room,
+)
 from fnpipe.data.prepare import prepare
-from fnpipe.ops.warp import pack
+from fnpipe.ops.windows import cut
 from fnpipe.types import ArgumentError, DataError, Plan, Sources
 
 
@@ -36,9 +44,10 @@ class Pool:
     """Decoded photos of ``data``, which is the data set to draw from: photo i is ``sources`` i.
 
     ``data`` is the one that the pool was made of, at the size it was prepared to, without the
-    photos that could not be read. ``held`` says which photos are here, None if all are. ``sources``
-    cannot be written to on the CPU: their memory is mapped for reading, so a write ends the
-    process. It goes to workers by any start method without a copy.
+    photos that could not be read. ``held`` says which photos are here, None if all are; of a pool
+    on a device, ``rest`` has the others. ``sources`` cannot be written to on the CPU: their memory
+    is mapped for reading, so a write ends the process. It goes to workers by any start method
+    without a copy.
     """
 
     data: Dataset
@@ -47,10 +56,11 @@ class Pool:
     held: Bool[Tensor, " photos"] | None
     order: Order
     file: PoolFile
+    rest: "Rest | None" = None
 
     @property
     def bytes(self) -> int:
-        """Bytes of all pixels."""
+        """Bytes of all pixels, and of what a part of a pool leaves free for windows."""
         return 4 * self.sources.words.numel()
 
     def gather(self, plan: Plan) -> tuple[Sources, Plan]:
@@ -59,6 +69,8 @@ class Pool:
         Everything as it is, without a copy, where all of them are held; else those photos alone,
         the missing ones decoded now: the same bytes. Errors: DataError as ``data.read`` raises.
         """
+        if self.rest is not None:
+            return self.rest.host.gather(plan)
         if self.held is None:
             return self.sources, plan
         wanted = plan.sources[plan.sources >= 0].unique()
@@ -79,7 +91,7 @@ class Pool:
     def _entry(self, photo: int) -> Tensor:
         """The words of a photo, decoded if it is not held."""
         if self.held is not None and not self.held[photo]:
-            return pack(self.data.read(photo))
+            return self.data.read_packed(photo)[0]
         start = int(self.sources.offsets[photo]) - 2
         width, height = self.sources.sizes[photo].tolist()
         return self.sources.words[start : start + 2 + (width + 2) * (height + 2)]
@@ -87,6 +99,8 @@ class Pool:
     def close(self) -> None:
         """Give the pool up: memory is free when the last tensor and process that has it is gone."""
         self.file.close(last_removes=self.kind == "ram")
+        if self.rest is not None:
+            self.rest.host.close()
 
     def verify(self) -> None:
         """Compare every photo's file and every entry with what they were when it was made.
@@ -113,6 +127,34 @@ class Pool:
         rest = self.sources.replace(words=torch.zeros(0, dtype=torch.int32))
         file = self.file.path, self.file.seal
         return _reopen, (self.data, self.kind, rest, self.held, self.order, file)
+
+
+@dataclass(frozen=True, eq=False)
+class Rest:
+    """What workers send of photos that a pool on a device does not hold: windows, from ``host``.
+
+    The device copies them to the first ``room`` words of its pool, which are free for that.
+    """
+
+    host: Pool
+    held: Bool[Tensor, " photos"]
+    room: int
+
+    def cut(self, plan: Plan) -> tuple[Sources | None, Plan, bool]:
+        """Windows of ``plan``, the plan for them, and whether they are all that it needs.
+
+        Else they are of the photos that the device lacks, and count on after its own: none where it
+        has all. They are all where those that it lacks would not fit into its room.
+        """
+        lacking = (plan.sources >= 0) & ~self.held[plan.sources.clamp(min=0)]
+        if not bool(lacking.any()):
+            return None, plan, False
+        only = plan.replace(sources=torch.where(lacking, plan.sources, -1))
+        sources, local = cut(*self.host.gather(only))
+        if sources.words.numel() > self.room:
+            return *cut(*self.host.gather(plan)), True
+        rows = torch.where(local.sources < 0, -1, local.sources + len(self.held))
+        return sources, plan.replace(sources=torch.where(lacking, rows, plan.sources)), False
 
 
 def _reopen(
@@ -156,6 +198,8 @@ def pool(
     - ``longest``: prepare the photos first (:func:`fnpipe.data.prepare.prepare`).
     - ``limit``: the most bytes to take. What needs more is refused ("raise"), or, with
       ``overflow="prefix"``, the first photos are held and the others decoded when they are needed.
+      On a device they are not: the limit is the device's, the host holds all, and workers send
+      windows of what the device lacks.
     - ``unreadable``: "raise" names all photos that cannot be read; "drop" leaves them out of
       ``Pool.data`` and counts them in its report.
     - ``workers``: processes to decode with, by default as many as there are cores.
@@ -166,10 +210,8 @@ def pool(
     check_choice("kind", kind, KINDS)
     check_choice("overflow", overflow, ("raise", "prefix"))
     check_choice("unreadable", unreadable, ("raise", "drop"))
-    if overflow == "prefix" and (limit is None or kind == "device"):
-        raise ArgumentError(
-            "overflow='prefix' needs a limit, and a kind that workers can see: 'ram' or 'disk'"
-        )
+    if overflow == "prefix" and limit is None:
+        raise ArgumentError("overflow='prefix' needs a limit")
     keep = kind == "disk" or (kind == "device" and folder is not None)
     order = Order(
         data=data if longest is None else prepare(data, longest=longest),
@@ -235,7 +277,7 @@ def _assemble(order: Order, wanted: Entries, file: PoolFile) -> Pool:
             file.close(last_removes=not order.keep)
             raise
         held, place = held[~lost], place[~lost]
-    sizes = data.sizes.to(torch.int32)
+    sizes, kind = data.sizes.to(torch.int32), "disk" if order.keep else "ram"
     sources = Sources(
         words=file.words,
         offsets=torch.where(held, table["start"][place], -1),
@@ -243,11 +285,34 @@ def _assemble(order: Order, wanted: Entries, file: PoolFile) -> Pool:
         origins=torch.zeros_like(sizes),
         strides=sizes[:, 0] + 2,
     )
-    if order.kind == "device":
-        sources = sources.to(order.device)
-        file.close(last_removes=not order.keep)
-        file = replace(file, rows=file.rows.copy(), words=sources.words)
-    return _kept(Pool(data, order.kind, sources, None if held.all() else held, order, file))
+    made = _kept(Pool(data, kind, sources, None if held.all() else held, order, file))
+    return _uploaded(made) if order.kind == "device" else made
+
+
+def _uploaded(host: Pool) -> Pool:
+    """The pool, or as much of it as the limit allows, on the device of its order."""
+    order, rows = host.order, host.file.rows
+    count = prefix(order, rows)
+    free = room(order, rows) if count < len(rows) else 0
+    rows = rows[:count].copy()
+    used = pool_bytes(rows) // 4
+    words = torch.empty(free + used, dtype=torch.int32, device=order.device)
+    words[free:].copy_(host.sources.words[:used])
+    rows["start"] += free
+    held = host.sources.offsets < used
+    offsets = torch.where(held, host.sources.offsets + free, -1)
+    made = Pool(
+        data=host.data,
+        kind="device",
+        sources=host.sources.replace(words=words, offsets=offsets).to(order.device),
+        held=held if free else None,
+        order=order,
+        file=replace(host.file, rows=rows, words=words, descriptors=[]),
+        rest=Rest(host, held, free) if free else None,
+    )
+    if not free:
+        host.close()
+    return made
 
 
 def _without(data: Dataset, lost: Tensor, policy: str) -> Dataset:

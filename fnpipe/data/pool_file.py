@@ -1,7 +1,7 @@
 """The file of a pool: a head, a row an entry, then the words of all entries, to be mapped.
 
     64 bytes      magic, version, entries, byte where the words begin, decoders, seal
-    80 an entry   rows (:data:`ROW`)
+    72 an entry   rows (:data:`ROW`)
     from 4096 k   words, entry after entry, as :func:`fnpipe.ops.warp.pack` makes them
 
 Numbers are little-endian; nothing is pickled. The seal, SHA-256 of the rest of the head and of the
@@ -17,7 +17,6 @@ import os
 import struct
 import uuid
 import warnings
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -30,6 +29,7 @@ import torch
 from jaxtyping import Int32
 from PIL import features
 from torch import Tensor
+from xxhash import xxh3_64_intdigest
 
 from fnpipe.types import DataError
 
@@ -40,7 +40,7 @@ except ImportError:  # no POSIX: nobody waits, and unique names alone keep build
     fcntl = None
 
 MAGIC = b"\x89FNPOOL\n"
-VERSION = 1
+VERSION = 2
 """Of the layout, and of whatever decides the pixels of a photo: decoding, shrinking, packing."""
 HEAD = struct.Struct("<8sIIQ8s32s")
 PAGE = 4096
@@ -52,9 +52,9 @@ ROW = np.dtype(
         ("length", "<i8"),  # the photo's file when it was read: bytes, mtime and ctime in ns
         ("modified", "<i8"),
         ("changed", "<i8"),
-        ("content", "u1", 32),  # SHA-256 of the file
-        ("check", "<u4"),  # CRC-32 of the entry's words
-        ("state", "<u4"),
+        ("content", "u1", 16),  # XXH3 of the file, 128 bits
+        ("check", "<u8"),  # XXH3 of the entry's words, 64 bits
+        ("state", "<i8"),
     ]
 )
 PENDING, DONE, UNREADABLE = 0, 1, 2
@@ -86,7 +86,7 @@ class PoolFile:
 
     def broken(self, index: int) -> bool:
         """Whether an entry's words are not those that were written."""
-        return zlib.crc32(self.entry(index).cpu().numpy().data) != int(self.rows[index]["check"])
+        return checksum(self.entry(index).cpu()) != int(self.rows[index]["check"])
 
     def close(self, *, last_removes: bool = False) -> None:
         """Let go of the file; with ``last_removes``, the last one to do so removes it."""
@@ -114,6 +114,11 @@ def decoders() -> bytes:
     libraries = ("jpg", "libjpeg_turbo", "jpg_2000", "zlib", "libtiff", "webp", "avif")
     versions = [PIL.__version__, *(features.version(name) for name in libraries)]
     return hashlib.blake2s(repr(versions).encode(), digest_size=8).digest()
+
+
+def checksum(words: Int32[Tensor, " n"]) -> int:
+    """XXH3, 64 bits: 0.11 ms a megabyte, where CRC-32 takes 0.5 and SHA-256 0.9."""
+    return xxh3_64_intdigest(words.numpy().data)
 
 
 def length(row: np.void) -> int:

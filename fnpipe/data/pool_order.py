@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from hashlib import blake2s
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from fnpipe.data.bill import free_bytes, size, user
@@ -44,23 +45,44 @@ def own_folder(folder: Path) -> Path:
 
 def fitting(order: Order, wanted: Entries) -> Entries:
     """The entries that fit into the limit. Errors: ArgumentError where not all do and must."""
-    needed = pool_bytes(wanted.rows)
-    if order.limit is None or needed <= order.limit:
+    count = prefix(order, wanted.rows)
+    if count == len(wanted.rows) or order.kind == "device":
         return wanted
-    ends = [4 * (int(row["start"]) - 2 + length(row)) for row in wanted.rows]
-    count = bisect_right(ends, order.limit)
+    return replace(wanted, photos=wanted.photos[:count], rows=wanted.rows[:count])
+
+
+def prefix(order: Order, rows: np.ndarray) -> int:
+    """How many entries the limit has room for. Errors: ArgumentError where not all and must."""
+    if order.limit is None or pool_bytes(rows) <= order.limit:
+        return len(rows)
+    ends = [4 * (int(row["start"]) - 2 + length(row)) for row in rows]
+    count = bisect_right(ends, order.limit - 4 * room(order, rows))
     if order.overflow == "raise" or count == 0:
         raise ArgumentError(
-            f"a pool of {len(ends):,} photos takes {needed:,} bytes, limit is {order.limit:,}; "
-            f"shrink them by longest=, or hold the first {count:,} by overflow='prefix'"
+            f"a pool of {len(ends):,} photos takes {pool_bytes(rows):,} bytes, limit is "
+            f"{order.limit:,}; shrink them by longest=, or hold the first {count:,} by "
+            "overflow='prefix'"
         )
-    return replace(wanted, photos=wanted.photos[:count], rows=wanted.rows[:count])
+    return count
+
+
+def room(order: Order, rows: np.ndarray) -> int:
+    """Words that a part of a pool on a device leaves for the windows of photos it does not hold.
+
+    As many as 256 of the largest photos have, which is 64 mosaics, but an eighth of the limit at
+    most; none where windows do not go there.
+    """
+    if order.kind != "device" or order.limit is None or order.overflow != "prefix":
+        return 0
+    return min(order.limit // 32, 256 * max(map(length, rows), default=0))
 
 
 def check_room(order: Order, wanted: Entries) -> None:
     """Errors: ArgumentError, with the numbers, where a pool does not fit into what is free."""
-    needed = pool_bytes(wanted.rows)
     for kind in dict.fromkeys(["disk" if order.keep else "ram", order.kind]):
+        needed = pool_bytes(wanted.rows)
+        if kind == "device" and order.limit is not None:
+            needed = min(needed, order.limit)
         free = free_bytes(kind, order.folder, device=order.device)
         if free is None:
             raise ArgumentError(f"kind='device': no device {order.device} here")

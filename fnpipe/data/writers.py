@@ -16,7 +16,6 @@ from PIL import Image as pillow
 from torch import Tensor
 
 from fnpipe.data.build import check_choice
-from fnpipe.data.rle import bridge
 from fnpipe.types import ArgumentError, Image, Rings, Sizes, Targets
 
 
@@ -100,8 +99,9 @@ def write_yolo(
     from 0.001 pixels from the border on, and otherwise within 1e-11 pixels.
 
     What YOLO has no words for: rows flagged ``ignore`` are left out; the rings of an instance
-    become one, joined by lines there and back; "segment" writes a box row for an instance without
-    rings. Raises ``ArgumentError`` where lengths do not fit or the targets are of another task.
+    become one (:func:`join`), which reads back as one, since a hole is written in the same way;
+    "segment" writes a box row for an instance without rings. Raises ``ArgumentError`` where lengths
+    do not fit or the targets are of another task.
     """
     check_choice("task", task, ("detect", "segment", "pose", "obb"))
     files = _match("file_names", file_names, (), len(sizes))
@@ -128,6 +128,22 @@ def write_yolo(
         config |= {"kpt_shape": [k, 3], "flip_idx": list(keypoint_flip)}
     text = yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
     (base / "data.yaml").write_text(text, encoding="utf-8")
+
+
+def join(rings: Sequence[Float64[Tensor, "_ 2"]]) -> Float64[Tensor, "p 2"]:
+    """One ring of several: each is tied to those before it by one line, walked there and back.
+
+    The line joins the nearest two vertices, as Ultralytics' ``merge_multi_segment`` has it: a tool
+    that paints outlines paints as little of it as can be. All vertices stay. By even-odd the lines
+    fill nothing, and the ring fills what an odd number of ``rings`` hold: their union where none
+    overlap.
+    """
+    joined, *others = rings
+    for ring in others:
+        gaps = torch.cdist(joined, ring, compute_mode="donot_use_mm_for_euclid_dist")
+        here, there = divmod(int(gaps.argmin()), len(ring))
+        joined = torch.cat([joined[: here + 1], ring[there:], ring[: there + 1], joined[here:]])
+    return joined
 
 
 def _match(name: str, given: Sequence[T] | None, default: Sequence[T], count: int) -> list[T]:
@@ -175,7 +191,7 @@ def _fractions(targets: Targets, sizes: Sizes, task: str) -> Iterator[list[float
         yield from torch.cat([boxes, poses], 1).tolist()
     else:
         for box, rings, size in zip(boxes, _rings(targets.rings), scale, strict=True):
-            yield (bridge(rings) / size).flatten().tolist() if rings else box.tolist()
+            yield (join(rings) / size).flatten().tolist() if rings else box.tolist()
 
 
 def _rings(rings: Rings) -> Iterator[list[Float64[Tensor, "p 2"]]]:

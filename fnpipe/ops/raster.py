@@ -1,4 +1,4 @@
-"""Polygons to masks: one rule in four spellings with equal bits.
+"""Polygons to masks: one rule in five spellings with equal bits.
 
 With stride s, mask pixel (i, j) covers [j s, (j + 1) s) x [i s, (i + 1) s) of the picture and has
 its centre at x = (j + 0.5) s, y = (i + 0.5) s. Call an edge's end with the smaller y its top. In
@@ -19,21 +19,22 @@ Coordinates are anything finite below 1e18; far ends cost nothing.
 - ``dense``: every centre against every edge, the reference.
 - ``window``: the same inside each ring's box.
 - ``torch``: toggle the first centre past each crossing, then scan the rows; the host's.
+- ``package``: the same with the arithmetic compiled into one loop, built once a machine.
 - ``triton``: toggle all centres past each crossing, as bits of words, in tiles; the device's.
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float32, Int, Int32, Int64, Shaped
 from torch import Tensor
 
-from fnpipe.types import ArgumentError, Labels, Owners, Points, Rings
+from fnpipe.types import ArgumentError, Points, Rings
 
 
 Masks = Bool[Tensor, "n mh mw"]
-IndexMaps = Int32[Tensor, "b mh mw"]
 Values = Float32[Tensor, "..."]
 Edges = tuple[Values, Values, Values, Values, Values]
 """Of edges as lines: x and y of the top, the change of x a unit of y, the least and the most x."""
@@ -60,63 +61,6 @@ def masks(rings: Rings, size: tuple[int, int], *, stride: int = 4, impl: str = "
     if stride < 1 or any(side < 1 or side % stride for side in size):
         raise ArgumentError(f"size: wanted positive multiples of stride {stride}; came {size}")
     return RASTERISERS[impl](rings, size[0] // stride, size[1] // stride, stride)
-
-
-def overlap_map(
-    rings: Rings,
-    owner: Owners,
-    images: int,
-    size: tuple[int, int],
-    *,
-    stride: int = 4,
-    impl: str = "torch",
-) -> IndexMaps:
-    """Number the instances of each image in one plane, from 1 in their order: 0 is background.
-
-    The largest mask is painted first, so that smaller ones end on top; of equal ones the later
-    does. A number never changes with the painting: one that is hidden whole is a gap.
-    """
-    number = torch.arange(1, len(owner) + 1, device=owner.device) - torch.searchsorted(owner, owner)
-    return paint(masks(rings, size, stride=stride, impl=impl), number, owner, images, background=0)
-
-
-def semantic_map(
-    rings: Rings,
-    labels: Labels,
-    owner: Owners,
-    images: int,
-    size: tuple[int, int],
-    *,
-    background: int = -1,
-    stride: int = 4,
-    impl: str = "torch",
-) -> IndexMaps:
-    """The label of the smallest instance over each pixel, painted as in :func:`overlap_map`."""
-    planes = masks(rings, size, stride=stride, impl=impl)
-    return paint(planes, labels, owner, images, background=background)
-
-
-def paint(
-    planes: Masks, values: Labels, owner: Owners, images: int, *, background: int
-) -> IndexMaps:
-    """Write each instance's value over its mask in its image, the largest mask first."""
-    order = torch.argsort(count(planes), descending=True, stable=True).tolist()
-    canvas = planes.new_full((images, *planes.shape[1:]), background, dtype=torch.int32)
-    image, value = owner.tolist(), values.tolist()
-    for i in order:
-        canvas[image[i]].masked_fill_(planes[i], value[i])
-    return canvas
-
-
-def count(planes: Masks) -> Int64[Tensor, " n"]:
-    """Pixels of each mask. Bytes add up as bytes, 127 rows at a time: 9 ms; sum() takes 250."""
-    parts = planes.view(torch.int8).split(127, 1)
-    return torch.stack([part.sum(1, dtype=torch.int8).sum(1) for part in parts]).sum(0)
-
-
-def split_by_owner(values: Shaped[Tensor, "n ..."], owner: Owners, images: int) -> list[Tensor]:
-    """The rows of each image, as views: ``images`` tensors, empty where an image owns nothing."""
-    return list(values.split(torch.bincount(owner, minlength=images).tolist()))
 
 
 # The rule: all that float arithmetic does, for torch and, re-read, for Triton
@@ -208,12 +152,20 @@ def _inside(
 # Toggle and scan
 
 
-def rasterize_parity(rings: Rings, height: int, width: int, stride: int) -> Masks:
+def rasterize_parity(
+    rings: Rings,
+    height: int,
+    width: int,
+    stride: int,
+    *,
+    past: Callable[..., Indices] | None = None,
+) -> Masks:
     """Work that grows with edges x rows: toggle the first pixel past each crossing, then scan.
 
     The windows of all rings lie end to end in one buffer, so that a batch is a fixed number of
     operations. First rings of all instances come first and are written to the planes in one go,
-    then all second ones, and so on as far as the instance with the most rings.
+    then all second ones, and so on as far as the instance with the most rings. ``past`` stands in
+    for :func:`pixels_past`.
     """
     instances, pitch = len(rings.instance_offsets) - 1, -(-width // 8)
     planes = _blank(instances * height * pitch, rings.points.device)
@@ -221,7 +173,8 @@ def rasterize_parity(rings: Rings, height: int, width: int, stride: int) -> Mask
         owner, rank = ragged(rings.instance_offsets.diff())
         order = torch.argsort(rank, stable=True)
         windows = _windows(rings, order, height, width, stride)
-        words = _scan(_toggle(rings, windows, height, width, stride))
+        past = past or partial(pixels_past, width=width, stride=stride)
+        words = _scan(_toggle(rings, windows, height, stride, past))
         address = _addresses(windows, owner, order, height, pitch)
         runs = torch.zeros(int(rank.max()) + 1, dtype=torch.int64, device=rank.device)
         runs = runs.index_add(0, rank, windows[2] * windows[3]).tolist()
@@ -246,7 +199,9 @@ def _windows(rings: Rings, order: Indices, height: int, width: int, stride: int)
     return top, left, rows, pitch, base
 
 
-def _toggle(rings: Rings, windows: Windows, height: int, width: int, stride: int) -> Words:
+def _toggle(
+    rings: Rings, windows: Windows, height: int, stride: int, past: Callable[..., Indices]
+) -> Words:
     """The buffer of windows, a pixel odd where an odd number of crossings is first passed.
 
     A crossing right of its window toggles the first pixel of the next row, or of the next window:
@@ -256,21 +211,43 @@ def _toggle(rings: Rings, windows: Windows, height: int, width: int, stride: int
     x, y = (column.contiguous() for column in rings.points.unbind(1))
     following = _following(rings.ring_offsets)
     row = first_past(y, height, stride)
-    other = take(row, following)
-    edge, step = ragged((row - other).abs())
-    row = take(torch.minimum(row, other), edge) + step
-    lines = edge_to_line(x, y, take(x, following), take(y, following))
-    x = crossing(centre(row, stride), *(take(field, edge) for field in lines))
-
+    counts = (row - take(row, following)).abs()
+    edge, start = torch.repeat_interleave(counts), exclusive_sum(counts)
     top, left, rows, pitch, base = windows
     ring = torch.repeat_interleave(rings.ring_offsets.diff())
-    origin, width_of = take(8 * (base - top * pitch - left), ring), take(8 * pitch, ring)
-    pixel = take(width_of, edge).mul_(row).add_(take(origin, edge))
-    pixel.add_(first_past(x, width, stride))
+    origin, pitches = take(8 * (base - top * pitch - left), ring), take(8 * pitch, ring)
+    pixel = past(x, y, following, row, start, origin, pitches, edge)
     words = torch.zeros(int((rows * pitch).sum()) + 1, dtype=torch.int64, device=x.device)
     one = torch.ones(1, dtype=torch.int8, device=x.device)
     words.view(torch.int8).scatter_add_(0, pixel, one.expand(len(pixel)))
     return words
+
+
+def pixels_past(
+    x: Float32[Tensor, " p"],
+    y: Float32[Tensor, " p"],
+    following: Int64[Tensor, " p"],
+    row: Int32[Tensor, " p"],
+    start: Int32[Tensor, " p"],
+    origin: Int64[Tensor, " p"],
+    pitch: Int64[Tensor, " p"],
+    edge: Int32[Tensor, " c"],
+    *,
+    width: int,
+    stride: int,
+) -> Int64[Tensor, " c"]:
+    """For each crossing the first pixel past it, counted in the buffer of windows.
+
+    Point p and the one ``following`` it are an edge, whose first row is the lesser of the two
+    ``row``. Its crossings, a row each, are the entries of ``edge`` that are p, from ``start`` on.
+    Pixel x of row y of its ring's window is number ``origin + pitch * y + x``.
+    """
+    place = torch.arange(edge.shape[0], dtype=edge.dtype, device=edge.device)  # len() would fix it
+    row = take(torch.minimum(row, take(row, following)), edge) + (place - take(start, edge))
+    lines = edge_to_line(x, y, take(x, following), take(y, following))
+    position = crossing(centre(row, stride), *(take(field, edge) for field in lines))
+    pixel = take(pitch, edge) * row + take(origin, edge)
+    return pixel + first_past(position, width, stride)
 
 
 def _scan(words: Words) -> Words:
@@ -334,6 +311,13 @@ def _blank(words: int, device: torch.device) -> Words:
     return torch.zeros(words, dtype=torch.int64, device=device)
 
 
+def rasterize_package(rings: Rings, height: int, width: int, stride: int) -> Masks:
+    """:func:`fnpipe.ops.raster_package.rasterize`."""
+    from fnpipe.ops.raster_package import rasterize
+
+    return rasterize(rings, height, width, stride)
+
+
 def rasterize_triton(rings: Rings, height: int, width: int, stride: int) -> Masks:
     """:func:`fnpipe.ops.raster_triton.rasterize`."""
     from fnpipe.ops.raster_triton import rasterize
@@ -345,6 +329,7 @@ RASTERISERS: dict[str, Callable[[Rings, int, int, int], Masks]] = {
     "dense": rasterize_dense,
     "window": rasterize_windows,
     "torch": rasterize_parity,
+    "package": rasterize_package,
     "triton": rasterize_triton,
 }
 """Every ``impl`` of :func:`masks`."""

@@ -1,5 +1,7 @@
 """Polygons to masks on the device: the rule of :mod:`fnpipe.ops.raster`, a tile a program.
 
+And masks to maps: the rule of :mod:`fnpipe.ops.paint`, some pixels of an image a program.
+
 A program makes some rows of 32 columns of one instance's plane, each row a word of bits. It takes a
 ring's edges by the block; a crossing toggles all bits from the first centre past it on. A block of
 edges that are all above, below or right of the tile toggles none and is skipped.
@@ -16,6 +18,8 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
+from jaxtyping import Int32, Int64
+from torch import Tensor
 
 from fnpipe.ops import raster
 from fnpipe.ops.reread import INTERPRETED, reread
@@ -115,3 +119,41 @@ def rasterize(rings: Rings, height: int, width: int, stride: int) -> raster.Mask
                 height, width, **how,
             )  # fmt: skip
     return planes
+
+
+@triton.jit
+def paint_kernel(
+    planes, values, order, starts, canvas, pixels, background, PIXELS: tl.constexpr,
+):  # fmt: skip
+    image = tl.program_id(0).to(tl.int64)
+    at = tl.program_id(1) * PIXELS + tl.arange(0, PIXELS)
+    shown = at * 0 + background
+    place, end = tl.load(starts + image), tl.load(starts + image + 1)
+    while place < end:
+        instance = tl.load(order + place)
+        covered = tl.load(planes + instance * pixels + at, mask=at < pixels, other=0)
+        shown = tl.where(covered != 0, tl.load(values + instance), shown)
+        place += 1
+    tl.store(canvas + image * pixels + at, shown, mask=at < pixels)
+
+
+def paint(
+    planes: raster.Masks,
+    values: Int64[Tensor, " n"],
+    owner: Int64[Tensor, " n"],
+    order: Int64[Tensor, " n"],
+    images: int,
+    background: int,
+) -> Int32[Tensor, "b mh mw"]:
+    """The maps of :func:`fnpipe.ops.paint.paint`; ``order`` goes image by image, first at the
+    bottom. Ascending owners say where each image's part of it begins: nothing waits for the device.
+    """
+    canvas = torch.empty(images, *planes.shape[1:], dtype=torch.int32, device=planes.device)
+    starts = torch.searchsorted(owner, torch.arange(images + 1, device=owner.device))
+    pixels = planes.shape[1] * planes.shape[2]
+    how: dict[str, Any] = {"PIXELS": 1024}
+    with torch.cuda.device(planes.device) if planes.is_cuda else nullcontext():
+        paint_kernel[images, triton.cdiv(pixels, how["PIXELS"])](
+            planes, values.int(), order, starts, canvas, pixels, background, **how,
+        )  # fmt: skip
+    return canvas

@@ -40,10 +40,19 @@ def pack(image: Image) -> Words:
         )
     _, height, width = image.shape
     words = torch.empty(2 + (height + 2) * (width + 2), dtype=torch.int32)
-    words[:2] = FILL_WORD
     padded = words[2:].view(torch.uint8).view(height + 2, width + 2, 4)
     padded[1:-1, 1:-1, :3] = rearrange(image, "c h w -> h w c")
-    padded[1:-1, 1:-1, 3] = 0
+    return enclose(words, width, height)
+
+
+def enclose(words: Words, width: int, height: int) -> Words:
+    """Complete what :func:`pack` returns, in place, where the photo's pixels are in it already.
+
+    Clears their fourth bytes, repeats the border, writes the fill.
+    """
+    words[:2] = FILL_WORD
+    padded = words[2:].view(height + 2, width + 2)
+    padded[1:-1, 1:-1] &= 0xFFFFFF
     padded[:, 0], padded[:, -1] = padded[:, 1], padded[:, -2]
     padded[0], padded[-1] = padded[1], padded[-2]
     return words

@@ -51,6 +51,20 @@ def _bound(maps: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
     return moved.amin(0), moved.amax(0)
 
 
+def land(pool: Sources, windows: Sources) -> Sources:
+    """A pool and windows as one: their words copied to its first ones, their rows after its own.
+
+    In place: the pool keeps that room free. Rows of ``windows`` are right as long as no other
+    windows have come.
+    """
+    pool.words[: len(windows.words)].copy_(windows.words)
+    joined = {
+        name: torch.cat([getattr(pool, name), getattr(windows, name)])
+        for name in ("offsets", "sizes", "origins", "strides")
+    }
+    return pool.replace(**joined)
+
+
 def cut(sources: Sources, plan: Plan) -> tuple[Sources, Plan]:
     """Sources that hold the windows of ``plan`` alone, a window a tile, and the plan for them.
 

@@ -21,7 +21,7 @@ import torch
 
 from fnpipe.pipeline import Pipeline, pipe
 from fnpipe.recipes import tasks
-from fnpipe.stages import color, finish, geometry, mosaic
+from fnpipe.stages import color, finish, geometry, masks, mosaic
 from fnpipe.types import ArgumentError
 
 
@@ -35,7 +35,7 @@ STAGES: dict[str, type] = {
     for s in (
         *(mosaic.mosaic, geometry.affine, geometry.letterbox, geometry.resize, geometry.crop),
         *(geometry.flip, color.hsv, color.brightness, color.contrast, color.grayscale),
-        *(color.solarize, color.posterize, finish.keep, finish.finish),
+        *(color.solarize, color.posterize, finish.keep, finish.finish, masks.masks),
     )
 }
 """The stages that a table can hold: all whose parameters are numbers and words."""

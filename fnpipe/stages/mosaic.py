@@ -1,9 +1,13 @@
-"""Mosaic: several photos on one canvas, a seam between neighbours, one look-up a pixel."""
+"""Mosaic: several photos on one canvas, a seam between neighbours, one look-up a pixel.
+
+The inner work is numpy on views of CPU tensors, as in :mod:`fnpipe.ops.maps`.
+"""
 
 from dataclasses import KW_ONLY
 
+import numpy as np
 import torch
-from torch import Tensor
+from jaxtyping import Float64
 
 from fnpipe.keys import Key, fold_in, partners, uniform
 from fnpipe.ops.maps import fit, scale_and_shift
@@ -36,40 +40,39 @@ class mosaic:
 
     def place(self, key: Key, sizes: Sizes) -> Placed:
         height, width = as_size("mosaic", self.size)
-        box = torch.tensor([width, height], dtype=torch.float64)
+        box = np.array([width, height], dtype=np.float64)
         grid = 2 if self.tiles == 4 else 3
         others = partners(fold_in(key, "partners"), self.tiles - 1, len(sizes))
         sources = torch.cat([key.sample[:, None], others], 1)
         u = uniform(fold_in(key, "center"), 3)
         alone = u[:, 2] >= self.p
         fitted, gain = fit(sizes[sources].to(torch.float64), width, height)
-        start = self._start(u[:, :2], box)
-        seams = start[:, :, None] + box[:, None] * torch.arange(grid - 1, dtype=torch.float64)
-        shift = torch.stack(
-            [_anchor(fitted[..., axis], seams[:, axis], grid, axis) for axis in (0, 1)], -1
-        )
-        centred = ((box - fitted) * 0.5).floor()
-        shift = torch.where(alone[:, None, None], centred, shift)
-        rest = torch.arange(self.tiles) > 0
+        start = np.floor(u[:, :2].numpy() * (box + 1.0))
+        if self.tiles == 9:
+            start -= np.floor(box * 0.5)
+        seams = start[..., None] + np.outer(box, np.arange(grid - 1))
+        shift = _anchors(fitted.numpy(), seams, grid)
+        if alone.any():
+            centred = np.floor((box - fitted.numpy()) * 0.5)
+            shift = np.where(alone.numpy()[:, None, None], centred, shift)
+            seams[alone.numpy()] = np.inf
+            sources[alone, 1:] = -1
         return Placed(
-            sources=torch.where(alone[:, None] & rest, -1, sources),
-            maps=scale_and_shift(*gain.unbind(-1), *shift.unbind(-1)),
-            seams=torch.where(alone[:, None, None], torch.inf, seams),
-            frames=box.expand(len(sources), 2),
+            sources=sources,
+            maps=scale_and_shift(*gain.unbind(-1), *torch.from_numpy(shift).unbind(-1)),
+            seams=torch.from_numpy(seams),
+            frames=torch.from_numpy(box).expand(len(sources), 2),
         )
 
-    def _start(self, u: Tensor, box: Tensor) -> Tensor:
-        """Where the first seams lie, in whole pixels: [b, 2]."""
-        if self.tiles == 4:
-            return (u * (box + 1.0)).floor()
-        return (u * (box + 1.0)).floor() - (box * 0.5).floor()
 
-
-def _anchor(extent: Tensor, seams: Tensor, grid: int, axis: int) -> Tensor:
-    """Where photos [b, t] begin: up against the seam beside them, middle ones centred."""
-    cell = torch.arange(grid * grid)
-    cell = cell % grid if axis == 0 else cell // grid
-    before = seams[:, cell.clamp(min=1) - 1]
-    after = seams[:, cell.clamp(max=grid - 2)]
-    middle = before + ((after - before - extent) * 0.5).floor()
-    return torch.where(cell == 0, after - extent, torch.where(cell == grid - 1, before, middle))
+def _anchors(
+    extents: Float64[np.ndarray, "b t 2"], seams: Float64[np.ndarray, "b 2 s"], grid: int
+) -> Float64[np.ndarray, "b t 2"]:
+    """Where photos [b, t, 2] begin: up against the seam beside them, middle ones centred."""
+    cell = np.arange(grid * grid)
+    cell = np.stack((cell % grid, cell // grid), 1)
+    axis = np.arange(2)
+    before = seams[:, axis, np.maximum(cell, 1) - 1]
+    after = seams[:, axis, np.minimum(cell, grid - 2)]
+    middle = before + np.floor((after - before - extents) * 0.5)
+    return np.where(cell == 0, after - extents, np.where(cell == grid - 1, before, middle))

@@ -10,8 +10,8 @@ There is no base class. A pipeline tells stages apart by what they offer:
 ``transform``          beside these: code of others, on the whole image's codes
 ``finish``             dtype, layout, range; the last one
 ``keep``               which targets stay
-=====================  =========================================================================
-"""
+``rasterize``          masks of the rings that are left
+=====================  =================================================================="""
 
 import math
 from collections.abc import Callable

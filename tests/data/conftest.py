@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -12,8 +13,10 @@ from PIL import Image
 
 from fnpipe.data.coco import read_coco
 from fnpipe.data.dataset import Dataset
+from fnpipe.data.pool import Pool, pool
 from fnpipe.data.yolo import read_yolo
 from fnpipe.ops.raster import masks
+from fnpipe.ops.warp import pack
 from fnpipe.types import Rings
 
 
@@ -80,3 +83,83 @@ def fill() -> Callable[..., torch.Tensor]:
         return masks(rings, (height, width), stride=1)
 
     return rasterise
+
+
+@pytest.fixture
+def write_photos(tmp_path: Path) -> Callable[..., Dataset]:
+    """A data set of noise in PNG files of several sizes, a box in each."""
+
+    def write(count: int = 6, *, folder: str = "photos", seed: int = 0) -> Dataset:
+        root = tmp_path / folder
+        root.mkdir(exist_ok=True)
+        generator = np.random.default_rng(seed)
+        images, boxes = [], []
+        for i in range(count):
+            codes = generator.integers(0, 256, (20 + i % 3, 30 - i % 5, 3), dtype=np.uint8)
+            Image.fromarray(codes).save(root / f"{i}.png")
+            images.append({"id": i, "file_name": f"{i}.png"})
+            boxes.append({"id": i, "image_id": i, "category_id": 1, "bbox": [2, 3, 10, 12]})
+        categories = [{"id": 1, "name": "thing"}]
+        content = {"images": images, "annotations": boxes, "categories": categories}
+        (root / "coco.json").write_text(json.dumps(content))
+        return read_coco(root / "coco.json", root)
+
+    return write
+
+
+@pytest.fixture
+def make_pool(tmp_path: Path) -> Callable[..., Pool]:
+    """A pool below the test's own folder, without processes and progress unless asked for."""
+
+    def make(data: Dataset, kind: str = "disk", **options: Any) -> Pool:
+        options = {"device": "cpu", "folder": tmp_path / "pools", **options}
+        return pool(data, kind, **{"workers": 0, "progress": False, **options})
+
+    return make
+
+
+@pytest.fixture
+def pool_files(tmp_path: Path) -> Callable[[], list[str]]:
+    """The names of the files that pools have now."""
+    return lambda: sorted(p.name for p in (tmp_path / "pools").rglob("*") if p.is_file())
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the photos that are decoded from now on, in this process."""
+    names: list[str] = []
+
+    def count(method: Callable[..., Any]) -> Callable[..., Any]:
+        def counting(self: Dataset, index: int) -> Any:
+            names.append(self.path(index).name)
+            return method(self, index)
+
+        return counting
+
+    for name in ("read", "read_packed"):
+        monkeypatch.setattr(Dataset, name, count(getattr(Dataset, name)))
+    return names
+
+
+@pytest.fixture
+def words_of() -> Callable[[Pool, int], torch.Tensor]:
+    """All that a pool has of a photo, fill and border and all."""
+
+    def find(made: Pool, photo: int) -> torch.Tensor:
+        start = int(made.sources.offsets[photo]) - 2
+        width, height = made.sources.sizes[photo].tolist()
+        return made.sources.words[start : start + 2 + (width + 2) * (height + 2)]
+
+    return find
+
+
+@pytest.fixture
+def assert_holds(words_of: Callable[[Pool, int], torch.Tensor]) -> Callable[[Pool, Dataset], None]:
+    """Every photo of a data set is in a pool as it is in its file."""
+
+    def check(made: Pool, data: Dataset) -> None:
+        assert len(made.sources) == len(data)
+        for photo in range(len(data)):
+            assert torch.equal(words_of(made, photo), pack(data.read(photo))), photo
+
+    return check

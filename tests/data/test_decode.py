@@ -4,6 +4,7 @@ import csv
 import hashlib
 import json
 import os
+import re
 import shutil
 import struct
 import zlib
@@ -17,7 +18,8 @@ import torch
 from PIL import Image, ImageOps, features
 
 from fnpipe.data.coco import read_coco
-from fnpipe.data.decode import read_image, read_size, scan_image
+from fnpipe.data.decode import read_image, read_packed, read_size, scan_image
+from fnpipe.ops.warp import pack, unpack
 from fnpipe.types import DataError
 
 
@@ -75,6 +77,32 @@ def test_every_odd_file_has_the_pixels_that_pillow_shows(shared_data: Path):
             assert np.array_equal(read_image(path).permute(1, 2, 0), np.array(shown.convert("RGB")))
         compared += 1
     assert compared > 230
+
+
+def test_every_odd_file_packs_as_it_reads(shared_data: Path):
+    """Decoding straight into place gives the same words, or the same error."""
+    for row in odd_files(shared_data):
+        path = shared_data / "odd" / row["file"]
+        try:
+            image = read_image(path)
+        except DataError as error:
+            with pytest.raises(DataError, match=re.escape(str(error))):
+                read_packed(path)
+        else:
+            words, (width, height) = read_packed(path)
+            assert (height, width) == image.shape[1:]
+            assert torch.equal(words, pack(image)), path
+
+
+def test_a_jpeg_in_colour_is_decoded_into_its_place(shared_data: Path, monkeypatch):
+    """Without a copy: what Pillow decodes into is what comes out."""
+    path = shared_data / "coco" / "train2017" / "000000079841.jpg"
+    image = read_image(path)
+    monkeypatch.delattr("fnpipe.data.decode.pack")
+    words, (width, height) = read_packed(path)
+    assert torch.equal(unpack(words, width, height), image)
+    with pytest.raises(DataError, match="name 'pack' is not defined"):
+        read_packed(shared_data / "odd" / "pillow" / "hopper_orientation_6.jpg")
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))

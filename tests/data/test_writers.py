@@ -10,7 +10,7 @@ import torch
 from fnpipe.data.coco import read_coco
 from fnpipe.data.dataset import Dataset
 from fnpipe.data.dota import read_dota
-from fnpipe.data.writers import write_coco, write_images, write_yolo
+from fnpipe.data.writers import join, write_coco, write_images, write_yolo
 from fnpipe.data.yolo import read_yolo
 from fnpipe.ops.annotate import select
 from fnpipe.types import ArgumentError, Targets
@@ -173,6 +173,19 @@ def test_yolo_joins_rings_and_writes_a_box_where_there_is_none(load_coco, tmp_pa
         fill(again.targets.rings, 100, 100)[0], fill(data.targets.rings, 100, 100)[0]
     )
     assert again.targets.boxes.tolist() == [[10, 10, 80, 80], [1, 2, 4, 6]]
+
+
+def test_rings_are_joined_where_they_are_nearest():
+    squares = [[0, 0, 4, 0, 4, 4, 0, 4], [16, 6, 12, 6, 12, 2, 16, 2], [4, 9, 7, 9, 7, 12]]
+    rings = [torch.tensor(s, dtype=torch.float64).view(-1, 2) for s in squares]
+    walked = [(0, 0), (4, 0), (4, 4)]  # the square's corner next to the third ring
+    walked += [(4, 9), (7, 9), (7, 12), (4, 9), (4, 4), (0, 4)]
+    assert join([rings[0], rings[2]]).tolist() == [[*point] for point in walked]
+    assert join(rings[:1]) is rings[0]
+    assert len(join(rings)) == 4 + 4 + 3 + 2 * 2
+    across = join(rings[:2])
+    step = (across - across.roll(1, 0)).norm(dim=1)
+    assert step.amax() == 68**0.5  # (4, 4) to (12, 2), and no other line is longer
 
 
 def test_lengths_that_do_not_fit_are_named(load_coco, tmp_path: Path):

@@ -28,8 +28,13 @@ def table(
     keypoints: Sequence[Sequence[Sequence[float]]] = (),
     quads: Tensor | None = None,
 ) -> Targets:
-    """A row for each of the longest argument; labels and ids count from 0."""
+    """A row for each of the longest argument; labels and ids count from 0.
+
+    Boxes are the hulls of quads where they are not given, as a reader makes them.
+    """
     n = max(len(boxes), len(rings), len(keypoints), 0 if quads is None else len(quads))
+    if quads is not None and not boxes:
+        boxes = torch.cat([quads.amin(1), quads.amax(1)], 1).tolist()
     every = [ring for instance in rings for ring in instance]
     points = [point for ring in every for point in ring]
     counts = [len(instance) for instance in rings] or [0] * n
@@ -330,6 +335,30 @@ def test_case_50_a_box_over_the_border_stays_the_same_rectangle():
     assert 0.6 < float(moved.visible[0]) < 0.8
     assert moved.boxes[0, 0] == 0
     assert len(move(table(quads=rbox(10, 50, 60, 20, 30)), min_visible=0.8)) == 0
+
+
+def test_what_an_oriented_box_has_outside_its_photo_is_not_in_the_next_tile():
+    """The diamond of 40 at (90, 50) of a photo 100 wide shows from x = 70 to 100, 7/8 of it."""
+    diamond = torch.tensor([[[90.0, 30], [110, 50], [90, 70], [70, 50]]])
+    before = table(quads=diamond, boxes=[[70, 30, 100, 70]])
+    offsets, scene = torch.tensor([0, 1]), plan(EYE, shift(100, 0), sources=[[0, 0]])
+    wide = annotate(scene.replace(size=(100, 200)), before, offsets)
+    assert wide.boxes.tolist() == [[70, 30, 100, 70], [170, 30, 200, 70]]
+    assert wide.visible.tolist() == [1, 1]
+    assert torch.equal(wide.quads[0], wide.quads[1] - torch.tensor([100.0, 0]))
+    assert in_degrees(wide.quads)[2:] == pytest.approx([800**0.5, 800**0.5, 45], abs=1e-4)
+    half = move(before, size=(50, 100))
+    assert half.boxes.tolist() == [[70, 30, 100, 50]]
+    assert half.visible.tolist() == [0.5]
+
+
+def test_an_oriented_box_inside_its_photo_keeps_its_corners_bit_for_bit():
+    inside, outside = rbox(50, 50, 60, 20, 30), rbox(10, 50, 60, 20, 30)
+    hull = torch.cat([inside.amin(1), inside.amax(1)], 1)[0].tolist()
+    both = table(quads=torch.cat([inside, outside]), boxes=[hull, [0, 24, 41, 76]])
+    alone = table(quads=inside, boxes=[hull])
+    turned = turn(17, 40, 60)
+    assert torch.equal(move(both, turned).boxes[:1], move(alone, turned).boxes)
 
 
 def test_case_74_a_shift_over_the_border_keeps_the_angle():

@@ -1,0 +1,56 @@
+"""Orders: options, limits, room and folders are looked at before anything is allocated."""
+
+import pytest
+
+from fnpipe.data import pool as pool_module
+from fnpipe.data import pool_order
+from fnpipe.types import ArgumentError
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"kind": "ramdisk"}, "kind: wanted one of ram, disk, device; got 'ramdisk'"),
+        ({"overflow": "prefix"}, "overflow='prefix' needs a limit"),
+        ({"overflow": "drop"}, "overflow: wanted one of raise, prefix; got 'drop'"),
+        ({"unreadable": "skip"}, "unreadable: wanted one of raise, drop; got 'skip'"),
+        ({"longest": 0}, "longest wanted at least 1 pixel, came 0"),
+    ],
+)
+def test_options_are_checked(write_photos, make_pool, options: dict, message: str):
+    with pytest.raises(ArgumentError) as error:
+        make_pool(write_photos(1), **options)
+    assert message in str(error.value)
+
+
+def test_what_does_not_fit_is_refused_with_the_numbers(write_photos, make_pool, monkeypatch):
+    data = write_photos(8)
+    whole = make_pool(data).bytes
+    with pytest.raises(ArgumentError) as error:
+        make_pool(data, "ram", limit=whole - 1)
+    assert str(error.value) == (
+        f"a pool of 8 photos takes {whole:,} bytes, limit is {whole - 1:,}; shrink them by "
+        "longest=, or hold the first 7 by overflow='prefix'"
+    )
+    with pytest.raises(ArgumentError, match="hold the first 0"):
+        make_pool(data, limit=10, overflow="prefix")
+    monkeypatch.setattr(pool_order, "free_bytes", lambda *_, **__: 1000)
+    with pytest.raises(ArgumentError) as error:
+        make_pool(data, "ram")
+    assert f"takes {whole:,} bytes ({whole:,} bytes), " in str(error.value)
+    assert "fnpipe-" in str(error.value)
+    assert "has 1,000 free; shrink them by longest=" in str(error.value)
+
+
+def test_nothing_is_printed_and_no_other_user_is_believed(
+    write_photos, make_pool, tmp_path, capfd, monkeypatch
+):
+    make_pool(write_photos(2), "ram")
+    assert capfd.readouterr() == ("", "")
+    make_pool(write_photos(2, folder="b"), progress=True)
+    assert "photos" in capfd.readouterr().err
+    monkeypatch.setattr(pool_order, "user", lambda: 12345)
+    (tmp_path / "pools" / "fnpipe-12345").mkdir()
+    monkeypatch.setattr(pool_module, "place", lambda *_, **__: tmp_path / "pools" / "fnpipe-12345")
+    with pytest.raises(ArgumentError, match="belongs to another user; pass a folder of your own"):
+        make_pool(write_photos(2), "ram")
