@@ -11,7 +11,7 @@ There is no base class. A pipeline tells stages apart by what they offer:
 ``finish``             dtype, layout, range; the last one
 ``keep``               which targets stay
 ``rasterize``          masks of the rings that are left
-=====================  =================================================================="""
+=====================  =========================================================================
 
 import math
 from collections.abc import Callable
