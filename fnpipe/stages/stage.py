@@ -12,6 +12,7 @@ There is no base class. A pipeline tells stages apart by what they offer:
 ``keep``               which targets stay
 ``rasterize``          masks of the rings that are left
 =====================  =========================================================================
+"""
 
 import math
 from collections.abc import Callable
