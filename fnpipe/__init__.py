@@ -39,11 +39,15 @@ from fnpipe.stages.geometry import flip as flip
 from fnpipe.stages.geometry import letterbox as letterbox
 from fnpipe.stages.geometry import resize as resize
 from fnpipe.stages.masks import masks as masks
+from fnpipe.stages.mix import cutmix as cutmix
+from fnpipe.stages.mix import mixup as mixup
 from fnpipe.stages.mosaic import mosaic as mosaic
+from fnpipe.stages.paste import copy_paste as copy_paste
 from fnpipe.types import ArgumentError as ArgumentError
 from fnpipe.types import Batch as Batch
 from fnpipe.types import DataError as DataError
 from fnpipe.types import NumericsError as NumericsError
+from fnpipe.types import Over as Over
 from fnpipe.types import Plan as Plan
 from fnpipe.types import Rings as Rings
 from fnpipe.types import Sample as Sample

@@ -23,6 +23,7 @@ from fnpipe.data.pool import Rest
 from fnpipe.keys import Key, key
 from fnpipe.ops import windows
 from fnpipe.pipeline import Photos, Pipeline, gather
+from fnpipe.stages.foreign import foreign_stages
 from fnpipe.types import ArgumentError, Batch, Movable, Plan, Sources, Targets, value
 
 
@@ -93,8 +94,9 @@ def add_pixels(
     sources, local = gather(plan, data.read) if pool is None else pool.gather(plan)
     if cut == "source":
         sources, local = windows.cut(sources, local)
-        return parcel.replace(sources=sources, plan=plan.replace(sources=local.sources))
+        return parcel.replace(sources=sources, plan=local)
     recipe = pipeline.recipe(plan.size)
+    parcel = parcel.replace(plan=plan.replace(overs=()))  # what lies on top is in the pixels
     if cut == "warped":
         return parcel.replace(planes=warper(recipe, backend)(sources, local))
     images = pipeline.render(local, sources, backend=backend)
@@ -103,9 +105,10 @@ def add_pixels(
 
 def _check_foreign(pipeline: Pipeline, cut: str) -> None:
     """Errors: ArgumentError where code of others would have to run on the device."""
-    if pipeline.foreign and cut != "finished":
+    others = foreign_stages(pipeline.colors)
+    if others and cut != "finished":
         raise ArgumentError(
-            f"cut {cut!r}: {pipeline.foreign[0][1]!r} runs in workers alone; take cut='finished'"
+            f"cut {cut!r}: {others[0][1]!r} runs in workers alone; take cut='finished'"
         )
 
 

@@ -5,7 +5,7 @@ from typing import Any
 from fnpipe.backends import CUTS, Chosen
 from fnpipe.stages.finish import finish, keep
 from fnpipe.stages.masks import masks
-from fnpipe.stages.stage import Color, Foreign, Layout, as_size
+from fnpipe.stages.stage import Color, Foreign, Layer, Layout, as_size
 
 
 UNKNOWN = (640, 640)
@@ -40,19 +40,24 @@ def explain(
 def bytes_of(pipeline: Any, size: tuple[int, int]) -> dict[str, int]:
     """Bytes an image that cross from a worker to the device, by cut (targets not counted).
 
-    For ``source`` at one source pixel a pixel; it grows with the square of the zoom.
+    For ``source`` at one source pixel a pixel; it grows with the square of the zoom. A layer counts
+    as if every image had it; the rings of what is pasted are not counted.
     """
     pixels = size[0] * size[1]
     tiles = getattr(pipeline.stages[0], "tiles", 1) if pipeline.stages else 1
+    pictures = 1 + sum(isinstance(s, Layer) for s in pipeline.stages)
     colors = sum(_parameters(s) for s in pipeline.stages if isinstance(s, Color))
     # A plan: id, epoch, mirror; a source, two maps and the seams of every tile; colour parameters.
-    numbers = 18 + tiles * (8 + 36 + 72) + 24 * round(tiles**0.5 - 1) + 4 * colors
+    picture = 18 + tiles * (8 + 36 + 72) + 24 * round(tiles**0.5 - 1)
+    numbers = picture + 4 * colors
+    # On top another picture and its weight.
+    whole = numbers + (pictures - 1) * (picture + 4)
     done = pipeline.finishing.dtype.itemsize * 3 * pixels
     return {
         "finished": numbers + done,
         "warped": numbers + 12 * pixels,
-        "source": numbers + 4 * pixels,
-        "plan": numbers,
+        "source": whole + 4 * pixels * pictures,
+        "plan": whole,
     }
 
 
@@ -78,6 +83,8 @@ def _role(stage: Any) -> str:
         return "code of others, not portable"
     if isinstance(stage, Color):
         return "colour, pointwise"
+    if isinstance(stage, Layer):
+        return "on top, a look more a pixel"
     if isinstance(stage, finish):
         return "quantise, dtype, layout"
     if isinstance(stage, keep):

@@ -178,13 +178,12 @@ def compiled(fn: Callable[..., Any]) -> Callable[..., Any]:
     return torch.compile(own, fullgraph=True, options=options())
 
 
-def any_batch(tensors: list[Tensor]) -> list[Tensor]:
-    """The same tensors, their first dimension left open to :func:`compiled`: another batch size or
-    buffer length is no other compilation. A batch of one is, once; ``dynamic=True`` for all
-    dimensions made the kernel five times slower on an H200."""
+def any_batch(tensors: Sequence[Tensor]) -> None:
+    """Leave the tensors' first dimension open to :func:`compiled`, before its first call: another
+    batch size or buffer length is no other compilation. A batch of one is, once; ``dynamic=True``
+    for all dimensions made the kernel five times slower on an H200."""
     for t in tensors:
         torch._dynamo.maybe_mark_dynamic(t, 0)
-    return tensors
 
 
 def count_differences(expected: Tensor, got: Tensor) -> tuple[int, int | None]:

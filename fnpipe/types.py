@@ -248,9 +248,23 @@ class Plan(Movable):
     """Height, width of every output image."""
     projective: bool = static(default=False)
     """Whether any map divides; where none does, the division (by exactly 1) is left out."""
+    overs: tuple["Over", ...] = ()
+    """What is laid on top, in order, before the colour stages."""
 
     def __len__(self) -> int:
         return self.ids.shape[0]
+
+    @property
+    def every_source(self) -> Int64[Tensor, "b _"]:
+        """The sources of all tiles: the picture's own, then those of each layer on top."""
+        return torch.cat([self.sources, *(over.plan.sources for over in self.overs)], 1)
+
+    def with_sources(self: "Plan", sources: Int64[Tensor, "b _"]) -> "Plan":
+        """This plan with other numbers for its sources, in the order of ``every_source``."""
+        own, *rest = sources.split(self.sources.shape[1], 1)
+        plans = (o.plan.replace(sources=s) for o, s in zip(self.overs, rest, strict=True))
+        overs = tuple(o.replace(plan=p) for o, p in zip(self.overs, plans, strict=True))
+        return self.replace(sources=own, overs=overs)
 
     def checked(self, limit: float) -> "Plan":
         """This plan. Errors: ArgumentError where a corner of an image looks ``limit`` pixels away.
@@ -269,6 +283,34 @@ class Plan(Movable):
                 "away from its photo; draw a milder map"
             )
         return self
+
+
+@value
+class Over(Movable):
+    """Pictures laid on the ``b`` pictures of a plan, each pixel a mixture of the two.
+
+    ``plan`` makes them: as many tiles, the same size, no colours, nothing on top; an image with
+    nothing on top has no source but -1. A pixel inside ``cover`` is theirs, whole; of any other,
+    ``weight`` is the share of what lies beneath: 1 where nothing is mixed. ``cover`` counts in
+    pixels of the finished frame: rings, an instance an image, or what a renderer makes of them, a
+    bit a pixel. ``instances`` are whose targets come along: the tile, counted through the batch,
+    and the row of the data set's table.
+    """
+
+    plan: Plan
+    cover: Rings | Bool[Tensor, "b h w"]
+    weight: Float32[Tensor, " b"]
+    instances: Int64[Tensor, "m 2"]
+    window: bool = static(default=False)
+    """Whether ``cover`` is a window, the rest of the picture on top cut away, targets and all."""
+
+    @property
+    def active(self) -> Bool[Tensor, " b"]:
+        """Which images have anything on top."""
+        mixed = self.weight < 1.0
+        if isinstance(self.cover, Rings):
+            return mixed | (self.cover.instance_offsets.diff() > 0)
+        return mixed | self.cover.flatten(1).any(1)
 
 
 @value

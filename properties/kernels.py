@@ -18,6 +18,7 @@ from triton.compiler import ASTSource
 from triton.compiler import compile as compile_triton
 
 from fnpipe.ops import pixel, pixel_triton, render_triton
+from fnpipe.ops.layers_triton import layer_pointers
 from fnpipe.ops.reread import define, reread
 
 
@@ -71,14 +72,18 @@ def fused_kernels() -> dict[str, tuple[Any, dict[str, Any]]]:
         )
         for grid, projective in ((1, False), (2, False), (2, True))
     }
+    two = render_triton.build(chain, counts, layers=2)
+    made["render, 2 x 2, two layers"] = (
+        two, shared | {"GRID": 2, "PROJECTIVE": False, "DTYPE": tl.bfloat16},
+    )  # fmt: skip
     return {**made, "paint": (paint, shared | {"DTYPE": tl.float16})}
 
 
 POINTERS = {
     **dict.fromkeys("words sizes origins strides".split(), "*i32"),
     **dict.fromkeys("offsets sources".split(), "*i64"),
-    **dict.fromkeys("maps splits colors planes".split(), "*fp32"),
-    "mirror": "*i1",
+    **dict.fromkeys("maps splits colors planes weight".split(), "*fp32"),
+    **dict.fromkeys("mirror cover active".split(), "*i1"),
 }
 INTEGERS = "height width pixels n".split()
 
@@ -88,6 +93,8 @@ def compile_to_ptx(kernel: Any, constants: dict[str, Any], out: str, *, fused: b
     kinds = {name: "i32" for name in INTEGERS} | POINTERS | {"out": out, "given": "*fp32"}
     names = kernel.arg_names
     kinds |= {name: "*fp32" for name in names if name.startswith("colors")}
+    for name in layer_pointers(2):
+        kinds[name] = POINTERS[name.rstrip("01")]
     signature = {
         name: "constexpr" if name in constants else kinds.get(name, "fp32") for name in names
     }

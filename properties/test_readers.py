@@ -13,12 +13,13 @@ from torch import Tensor
 
 from fnpipe.data.build import collect
 from fnpipe.data.coco import read_coco
-from fnpipe.data.rle import decode_rle, encode_rle, trace_mask
+from fnpipe.data.rle import decode_rle, encode_rle
 from fnpipe.data.tidy import tidy
 from fnpipe.data.writers import write_coco, write_yolo
 from fnpipe.data.yolo import read_yolo
 from fnpipe.ops.points import rboxes_to_quads
 from fnpipe.ops.raster import masks
+from fnpipe.ops.trace import trace_mask
 from fnpipe.types import Rings, Targets
 
 

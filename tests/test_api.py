@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import fnpipe
-from fnpipe.stages.stage import Color, Geometry, Layout, Mirror
+from fnpipe.stages.stage import Color, Geometry, Layer, Layout, Mirror
 
 
 PUBLIC = {
@@ -18,7 +18,7 @@ PUBLIC = {
 
 
 # What every stage has is documented once, where it is said what a stage is.
-CONTRACT = {name for part in (Color, Geometry, Layout, Mirror) for name in vars(part)}
+CONTRACT = {name for part in (Color, Geometry, Layer, Layout, Mirror) for name in vars(part)}
 
 
 def is_ours(value: Any) -> bool:

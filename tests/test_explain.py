@@ -74,3 +74,18 @@ def test_a_pipeline_and_one_of_no_stage_explain_themselves():
 
 def test_no_line_ends_in_space():
     assert all(line == line.rstrip() for line in explain(PIPELINE).splitlines())
+
+
+def test_a_layer_is_a_picture_more():
+    """Of a plan and of sources; what is finished or warped crosses once."""
+    bare = fp.pipe(fp.letterbox(64), fp.hsv(hue=0.1))
+    layered = fp.pipe(fp.letterbox(64), fp.mixup(p=0.1), fp.copy_paste(p=0.1), fp.hsv(hue=0.1))
+    one, three = (bytes_of(p, (64, 64)) for p in (bare, layered))
+    assert three["finished"] == one["finished"]
+    assert three["warped"] == one["warped"]
+    assert three["source"] - three["plan"] == 3 * (one["source"] - one["plan"])
+    assert one["plan"] < three["plan"] < 4 * one["plan"]
+    (line,) = [line for line in layered.explain().splitlines() if line.startswith("mixup")]
+    assert line.split() == [
+        "mixup(p=0.1)", *"on top, a look more a pixel worker worker device device".split()
+    ]  # fmt: skip

@@ -24,8 +24,9 @@ from fnpipe.data.build import (
 )
 from fnpipe.data.dataset import Dataset
 from fnpipe.data.decode import PIXEL_LIMIT
-from fnpipe.data.rle import decode_rle, trace_mask
+from fnpipe.data.rle import decode_rle
 from fnpipe.ops.points import check_keypoint_flip
+from fnpipe.ops.trace import trace_mask
 from fnpipe.types import DataError, Targets
 
 

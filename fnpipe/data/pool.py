@@ -73,7 +73,8 @@ class Pool:
             return self.rest.host.gather(plan)
         if self.held is None:
             return self.sources, plan
-        wanted = plan.sources[plan.sources >= 0].unique()
+        photos = plan.every_source
+        wanted = photos[photos >= 0].unique()
         if bool(self.held[wanted].all()):
             return self.sources, plan
         words = [self._entry(i) for i in wanted.tolist()]
@@ -85,8 +86,8 @@ class Pool:
             origins=self.sources.origins[wanted],
             strides=self.sources.strides[wanted],
         )
-        rows = torch.searchsorted(wanted, plan.sources.clamp(min=0).contiguous())
-        return sources, plan.replace(sources=torch.where(plan.sources < 0, -1, rows))
+        rows = torch.searchsorted(wanted, photos.clamp(min=0).contiguous())
+        return sources, plan.with_sources(torch.where(photos < 0, -1, rows))
 
     def _entry(self, photo: int) -> Tensor:
         """The words of a photo, decoded if it is not held."""

@@ -174,7 +174,7 @@ def _move_outlines(
     """Moved and clipped rings; box and visible share of them, or else of the corners."""
     n = len(found)
     bare = (found.rings.instance_offsets.diff() == 0).nonzero().squeeze(1)
-    rings = _add_corners(found, bare)
+    rings = add_corners(found, bare)
     counts = rings.ring_offsets[rings.instance_offsets].diff()
     moved = transform(rings.points, torch.cat((maps, maps[bare])), counts)
     outlines = project(moved, rings.ring_offsets, rings.instance_offsets)
@@ -184,7 +184,7 @@ def _move_outlines(
     return outlines_to_rings(outlines, n), boxes.float().contiguous(), share.float()
 
 
-def _add_corners(found: Targets, bare: Int64[Tensor, " q"]) -> Rings:
+def add_corners(found: Targets, bare: Int64[Tensor, " q"]) -> Rings:
     """All rings, and after them the outlines of ``bare`` instances, as instances of their own."""
     more, rings = torch.arange(1, len(bare) + 1), found.rings
     if found.quads.shape[1]:

@@ -174,7 +174,7 @@ def rasterize_parity(
         order = torch.argsort(rank, stable=True)
         windows = _windows(rings, order, height, width, stride)
         past = past or partial(pixels_past, width=width, stride=stride)
-        words = _scan(_toggle(rings, windows, height, stride, past))
+        words = scan(_toggle(rings, windows, height, stride, past))
         address = _addresses(windows, owner, order, height, pitch)
         runs = torch.zeros(int(rank.max()) + 1, dtype=torch.int64, device=rank.device)
         runs = runs.index_add(0, rank, windows[2] * windows[3]).tolist()
@@ -209,14 +209,14 @@ def _toggle(
     256 keeps its lowest bit, and no other is looked at.
     """
     x, y = (column.contiguous() for column in rings.points.unbind(1))
-    following = _following(rings.ring_offsets)
+    after = following(rings.ring_offsets)
     row = first_past(y, height, stride)
-    counts = (row - take(row, following)).abs()
+    counts = (row - take(row, after)).abs()
     edge, start = torch.repeat_interleave(counts), exclusive_sum(counts)
     top, left, rows, pitch, base = windows
     ring = torch.repeat_interleave(rings.ring_offsets.diff())
     origin, pitches = take(8 * (base - top * pitch - left), ring), take(8 * pitch, ring)
-    pixel = past(x, y, following, row, start, origin, pitches, edge)
+    pixel = past(x, y, after, row, start, origin, pitches, edge)
     words = torch.zeros(int((rows * pitch).sum()) + 1, dtype=torch.int64, device=x.device)
     one = torch.ones(1, dtype=torch.int8, device=x.device)
     words.view(torch.int8).scatter_add_(0, pixel, one.expand(len(pixel)))
@@ -250,7 +250,7 @@ def pixels_past(
     return pixel + first_past(position, width, stride)
 
 
-def _scan(words: Words) -> Words:
+def scan(words: Words) -> Words:
     """Running parity of the bytes' lowest bits, through all words; consumes its argument.
 
     A product with LANES leaves in each byte the sum of those up to it, at most 8; the last byte's
@@ -293,12 +293,12 @@ def take(values: Shaped[Tensor, " _"], index: Indices) -> Shaped[Tensor, " _"]:
     return values.index_select(0, index)
 
 
-def _following(offsets: Counts) -> Indices:
+def following(offsets: Counts) -> Indices:
     """The index of the next point of the same ring: after the last comes the first."""
-    following = torch.arange(1, int(offsets[-1]) + 1, device=offsets.device)
+    after = torch.arange(1, int(offsets[-1]) + 1, device=offsets.device)
     full = offsets.diff() > 0
-    following[offsets[1:][full] - 1] = offsets[:-1][full]
-    return following
+    after[offsets[1:][full] - 1] = offsets[:-1][full]
+    return after
 
 
 def _blank(words: int, device: torch.device) -> Words:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, clamp, where
 
+from fnpipe.ops.layers import rasterized
 from fnpipe.ops.pixel import quantize
 from fnpipe.ops.warp import STEPS, bias, blend, linear, nearest, tap
 from fnpipe.types import Finish, Plan, Plane, Sources, Words
@@ -74,12 +75,36 @@ def warp(sources: Sources, plan: Plan) -> Planes:
     Values are multiples of 2**-14: exact sums (:mod:`fnpipe.ops.warp`). An empty tile (source -1)
     and whatever lies outside its photo is ``FILL``. On a grid of tiles the seams decide which tile
     a pixel belongs to; then it looks into that tile alone, so tiles never bleed into each other.
+    Layers are laid on top, in order (:func:`lay`).
     """
-    return look(sources.words, resolve(sources, plan), plan)
+    plan = rasterized(plan)
+    tiles = resolve(sources, plan), *(resolve(sources, over.plan) for over in plan.overs)
+    return look_all(sources.words, tiles, plan)
+
+
+def look_all(words: Words, tiles: tuple[Tiles, ...], plan: Plan) -> Planes:
+    """:func:`warp` where the tiles of the plan and of its layers are resolved already."""
+    planes = look(words, tiles[0], plan)
+    for over, its in zip(plan.overs, tiles[1:], strict=True):
+        assert isinstance(over.cover, Tensor)  # rasterized() made it so
+        share = where(over.cover, 0.0, over.weight[:, None, None])
+        planes = lay(*planes, *look(words, its, over.plan), share)
+    return planes
+
+
+def lay(
+    r: Plane, g: Plane, b: Plane, over_r: Plane, over_g: Plane, over_b: Plane, share: Plane
+) -> Planes:
+    """A picture on top of another: ``share`` of what lies beneath and the rest of what is above.
+
+    ``below * share + above * (1 - share)``, so that a share of 0 or 1 gives one of them, exact.
+    """
+    rest = 1.0 - share
+    return r * share + over_r * rest, g * share + over_g * rest, b * share + over_b * rest
 
 
 def look(words: Words, tiles: Tiles, plan: Plan) -> Planes:
-    """:func:`warp` where tiles are resolved already."""
+    """What the tiles of a plan show, without its layers."""
     height, width = plan.size
     device = plan.maps.device
     x = (torch.arange(width, dtype=torch.float32, device=device) + 0.5)[None, None, :]
@@ -131,8 +156,8 @@ def paint(planes: Planes, colors: tuple[Tensor, ...], chain: tuple[Color, ...]) 
     """Run the colour stages in order; ``colors[i]`` are the i-th one's parameters: [b, q], or
     [b, q, h] repeated for every row."""
     for color, parameters in zip(chain, colors, strict=True):
-        own = parameters.reshape(*parameters.shape[:2], -1, 1)
-        planes = color(*planes, *own.unbind(1))
+        missing = (None,) * (4 - parameters.dim())
+        planes = color(*planes, *parameters[(..., *missing)].unbind(1))
     return planes
 
 

@@ -27,6 +27,8 @@ import triton.language as tl
 from torch import Tensor
 
 from fnpipe.ops import warp
+from fnpipe.ops.layers import rasterized
+from fnpipe.ops.layers_triton import layer_pointers, layer_tensors, with_layers
 from fnpipe.ops.pixel_triton import DTYPES, calls, cast, finished, pack_halves, three
 from fnpipe.ops.reread import INTERPRETED, define, reread
 from fnpipe.ops.warp_triton import kind_of, look, numbers_of, place, seams, taps, tile_of
@@ -106,6 +108,7 @@ PARAMETERS
                     words, offsets, sizes, origins, strides, sources, maps,
                     tile_of(x1, y, splits, GRID), PROJECTIVE,
                 ), PROJECTIVE)
+LAYERS
             r0, g0, b0 = shade(r0, g0, b0, FINISH)
             r1, g1, b1 = shade(r1, g1, b1, FINISH)
             store(out, left, top + step * STEP, height, width, r0, g0, b0, r1, g1, b1, LAYOUT)
@@ -170,8 +173,10 @@ def store(
 
 
 @cache
-def build(chain: tuple[Callable[..., Any], ...], counts: tuple[int, ...]) -> Any:
-    """The kernel of a pipeline: its colour stages, re-read, called in order inside.
+def build(
+    chain: tuple[Callable[..., Any], ...], counts: tuple[int, ...], *, layers: int = 0
+) -> Any:
+    """The kernel of a pipeline: its layers and its colour stages, re-read, in order, inside.
 
     ``counts[i]`` is how many parameters the i-th takes. ``triton_op`` cannot carry a function as an
     argument through Inductor (torch 2.11 writes a broken file), so each pipeline has a kernel whose
@@ -189,12 +194,14 @@ def build(chain: tuple[Callable[..., Any], ...], counts: tuple[int, ...]) -> Any
     lines = [f"    {line}" for line in calls(chain, counts, "r, g, b")]
     shade = SHADE.replace("GIVEN", constants).replace("CHAIN", "\n".join(lines)).lstrip("\n")
     names = {f"color{i}": reread(fn) for i, fn in enumerate(chain)}
+    pointers += layer_pointers(layers)
     names = {
         "tl": tl, "FILL": FILL, "kind_of": kind_of, "look": look, "numbers_of": numbers_of,
         "place": place, "seams": seams, "store": store, "taps": taps, "tile_of": tile_of,
         "shade": define("shade", shade, {"tl": tl, "finished": finished, **names}),
     }  # fmt: skip
-    source = KERNEL.replace("COLORS", "".join(f"{name}, " for name in pointers))
+    source = with_layers(KERNEL, layers, names)
+    source = source.replace("COLORS", "".join(f"{name}, " for name in pointers))
     source = source.replace("FINISH", given).replace("LAYOUT", LAYOUT)
     source = source.replace("PARAMETERS", "\n".join(loads)).lstrip("\n")
     # One compilation serves any slice of a batch: of the output alone the alignment is known.
@@ -223,6 +230,7 @@ def render_fused(
         raise ArgumentError(
             f"render: plan is on {plan.maps.device}, sources are on {words.device}; move one"
         )
+    plan = rasterized(plan)
     count = len(plan)
     height, width = plan.size
     layout = (count, height, width, 3) if how.channels_last else (count, 3, height, width)
@@ -235,11 +243,12 @@ def render_fused(
     grid = (triton.cdiv(width, 2 * pairs), triton.cdiv(height, step * steps), count)
     arguments = (
         *(t.contiguous() for t in tensors), out, height, width, *how.scale, *how.offset,
-        *(t.contiguous() for t in plan.colors),
+        *(t.contiguous() for t in (*plan.colors, *layer_tensors(plan))),
     )  # fmt: skip
     counts = tuple(p.shape[1] for p in plan.colors)
     tiles = plan.sources.shape[1]
-    key = (chain, counts, how, plan.size, tiles, plan.projective, block, words.device)
+    layers = len(plan.overs)
+    key = (chain, counts, layers, how, plan.size, tiles, plan.projective, block, words.device)
     if INTERPRETED or torch.cuda.current_device() == words.device.index:
         launch(key, grid, arguments)
     else:
@@ -258,13 +267,14 @@ def launch(key: tuple[Any, ...], grid: tuple[int, int, int], arguments: tuple[An
         kernel, constants = COMPILED[key]
         kernel[grid](*arguments, *constants)
         return
-    chain, counts, how, (height, width), tiles, projective, (pairs, step, steps, warps), _ = key
+    chain, counts, layers, how, (height, width), tiles, projective, block, _ = key
+    pairs, step, steps, warps = block
     constants = (
         round(tiles**0.5), projective, how.dtype == torch.uint8, any(how.offset), DTYPES[how.dtype],
         how.channels_last, how.channels_last and how.dtype.itemsize == 2 and width % 2 == 0,
         width % (2 * pairs) == 0 and height % (step * steps) == 0, INTERPRETED, pairs, step, steps,
     )  # fmt: skip
-    kernel = build(chain, counts)[grid](
+    kernel = build(chain, counts, layers=layers)[grid](
         *arguments, *constants, num_warps=warps, enable_fp_fusion=False
     )
     if not INTERPRETED:

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from fnpipe.ops.maps import invert
 from fnpipe.ops.warp import FILL_WORD
-from fnpipe.types import Plan, Sources
+from fnpipe.types import Maps, Plan, Sources
 
 
 SLACK = 2.0
@@ -70,9 +70,10 @@ def cut(sources: Sources, plan: Plan) -> tuple[Sources, Plan]:
 
     The same bytes come out: positions are integers before a window's origin is taken off.
     """
-    rows = plan.sources.clamp(min=0).flatten()
-    sizes = sources.sizes[rows].view(*plan.sources.shape, 2)
-    windows = visible(plan, sizes).view(-1, 4)
+    every = plan.replace(sources=plan.every_source, forward=every_forward(plan), overs=())
+    rows = every.sources.clamp(min=0).flatten()
+    sizes = sources.sizes[rows].view(*every.sources.shape, 2)
+    windows = visible(every, sizes).view(-1, 4)
     lengths = 2 + windows[:, 2] * windows[:, 3]
     ends = lengths.cumsum(0)
     words = torch.empty(int(ends[-1]), dtype=torch.int32)
@@ -90,7 +91,7 @@ def cut(sources: Sources, plan: Plan) -> tuple[Sources, Plan]:
             words[start : start + lines * columns].view(lines, columns).copy_(seen)
     count = len(rows)
     shown = windows[:, 2] > 0
-    here = torch.where(shown & (plan.sources.flatten() >= 0), torch.arange(count), -1)
+    here = torch.where(shown & (every.sources.flatten() >= 0), torch.arange(count), -1)
     made = Sources(
         words=words,
         offsets=starts,
@@ -98,4 +99,9 @@ def cut(sources: Sources, plan: Plan) -> tuple[Sources, Plan]:
         origins=windows[:, :2].to(torch.int32),
         strides=windows[:, 2].to(torch.int32),
     )
-    return made, plan.replace(sources=here.view_as(plan.sources))
+    return made, plan.with_sources(here.view_as(every.sources))
+
+
+def every_forward(plan: Plan) -> Maps:
+    """The maps from source to output of all tiles, those of layers last."""
+    return torch.cat([plan.forward, *(over.plan.forward for over in plan.overs)], 1)

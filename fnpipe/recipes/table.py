@@ -21,7 +21,7 @@ import torch
 
 from fnpipe.pipeline import Pipeline, pipe
 from fnpipe.recipes import tasks
-from fnpipe.stages import color, finish, geometry, masks, mosaic
+from fnpipe.stages import color, finish, geometry, masks, mix, mosaic, paste
 from fnpipe.types import ArgumentError
 
 
@@ -36,10 +36,10 @@ STAGES: dict[str, type] = {
         *(mosaic.mosaic, geometry.affine, geometry.letterbox, geometry.resize, geometry.crop),
         *(geometry.flip, color.hsv, color.brightness, color.contrast, color.grayscale),
         *(color.solarize, color.posterize, finish.keep, finish.finish, masks.masks),
+        *(paste.copy_paste, mix.mixup, mix.cutmix),
     )
 }
 """The stages that a table can hold: all whose parameters are numbers and words."""
-MIXING = ("copy_paste", "mixup", "cutmix")
 
 
 def defaults(recipe: str) -> dict[str, Any]:
@@ -133,15 +133,10 @@ def _check_names(what: str, given: Iterable[str], known: list[str]) -> None:
             raise ArgumentError(f"{what}: no parameter {name!r}; {nearest(name, known)}")
 
 
-def _known_stages() -> dict[str, type]:
-    """The stages above, and those of other layers, as far as this version has them."""
-    return STAGES | {name: tasks.public(name) for name in MIXING if tasks.public(name)}
-
-
 def _stage(row: Mapping[str, Any]) -> Any:
     if "stage" not in row:
         raise ArgumentError(f"a stage wanted the key 'stage', came {dict(row)}")
-    made = _pick("stage", row["stage"], _known_stages())
+    made = _pick("stage", row["stage"], STAGES)
     parameters = fields(made)
     _check_names(row["stage"], row, ["stage", *(f.name for f in parameters)])
     for f in parameters:
@@ -152,7 +147,7 @@ def _stage(row: Mapping[str, Any]) -> Any:
 
 def _row(stage: Any) -> dict[str, Any]:
     name = type(stage).__name__
-    if _known_stages().get(name) is not type(stage):
+    if STAGES.get(name) is not type(stage):
         raise ArgumentError(f"{stage!r} holds a function, which no table can; keep the code")
     given = {f.name: getattr(stage, f.name) for f in fields(stage)}
     changed = {f.name for f in fields(stage) if given[f.name] != f.default}

@@ -1,19 +1,22 @@
 """The recipes: what Ultralytics and DETR trainings do to their images, stage by stage."""
 
 import importlib
-from typing import Any, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, Unpack
 
 import torch
 
 from fnpipe.pipeline import Pipeline, pipe
 from fnpipe.stages import color, finish, geometry
+from fnpipe.stages.mix import cutmix as mix_windows
+from fnpipe.stages.mix import mixup as mix_codes
 from fnpipe.stages.mosaic import mosaic as tiles
+from fnpipe.stages.paste import copy_paste as paste
 from fnpipe.types import ArgumentError
 
 
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Mean and standard deviation of ImageNet's channels, on the scale of [0, 1]."""
-SOURCES = {"flip": "self", "mixup": "other"}
+SOURCES: dict[str, Literal["self", "other"]] = {"flip": "self", "mixup": "other"}
 """What a mode of Ultralytics' copy-paste takes its instances from."""
 VARIANTS: dict[str, dict[str, Any]] = {
     "segment": {"visible": 0.01},
@@ -100,14 +103,15 @@ def yolo(
         finish.keep(visible=visible, side=side),
         finish.finish(dtype, channels_last=channels_last),
     )
-    before, after = _pasting(copy_paste, copy_paste_mode)
+    pasted = _pasting(copy_paste, copy_paste_mode)
+    own = copy_paste_mode == "flip"
     mixed = pipe(
         tiles(imgsz, p=mosaic) if mosaic else geometry.letterbox(imgsz),
-        *before,
+        *(pasted if own else ()),
         move,
-        *after,
-        *_mixing("mixup", mixup),
-        *_mixing("cutmix", cutmix),
+        *(() if own else pasted),
+        *([mix_codes(p=mixup)] if mixup else []),
+        *([mix_windows(p=cutmix)] if cutmix else []),
         *common,
     )
     return _closing(mixed, pipe(geometry.letterbox(imgsz), move, *common), close_mosaic, epochs)
@@ -200,17 +204,11 @@ def _closing(mixed: Pipeline, alone: Pipeline, last: int, epochs: int | None) ->
     return _named("schedule")({0: mixed, first: alone} if first else {0: alone})
 
 
-def _pasting(p: float, mode: str) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Copy-paste where Ultralytics has it: before the affine stage, or after it."""
+def _pasting(p: float, mode: str) -> tuple[paste, ...]:
+    """Copy-paste, where its probability is not zero. Errors: ArgumentError for another mode."""
     if mode not in SOURCES:
         raise ArgumentError(f"copy_paste_mode wanted one of {', '.join(SOURCES)}, came {mode!r}")
-    stages = _mixing("copy_paste", p, source=SOURCES[mode])
-    return (stages, ()) if mode == "flip" else ((), stages)
-
-
-def _mixing(name: str, p: float, **more: Any) -> tuple[Any, ...]:
-    """A stage that mixes photos, where its probability is not zero."""
-    return (_named(name)(p=p, **more),) if p else ()
+    return (paste(p=p, source=SOURCES[mode]),) if p else ()
 
 
 def public(name: str) -> Any:

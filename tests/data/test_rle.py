@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from fnpipe.data.rle import bridge, decode_rle, encode_rle, trace_mask
+from fnpipe.data.rle import decode_rle, encode_rle
+from fnpipe.ops.trace import bridge, trace_mask
 from fnpipe.types import DataError
 
 

@@ -20,6 +20,8 @@ CALLS = {
     "pose": recipes.pose(64, fliplr=0.0),
     "obb": recipes.obb(64),
     "validation": recipes.validation(64, stretch=True),
+    "mixed": recipes.yolo(64, copy_paste=0.3, mixup=0.1, cutmix=0.2),
+    "pasted": recipes.segment(64, copy_paste=0.5, copy_paste_mode="mixup"),
     "by hand": fp.pipe(fp.crop((48, 64), name="window"), fp.solarize(128.0), fp.posterize(3)),
     "nothing": fp.pipe(),
 }
@@ -141,10 +143,8 @@ def test_a_function_is_kept_by_code_alone():
         recipes.to_dict(pipeline)
 
 
-def test_mixing_wants_a_version_that_has_it(monkeypatch: pytest.MonkeyPatch):
+def test_closing_wants_a_version_that_has_schedules(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(tasks, "public", lambda name: None)
-    with pytest.raises(ArgumentError, match=r"^mixup is not in this version of fnpipe; leave it"):
-        recipes.yolo(64, mixup=0.1)
     with pytest.raises(ArgumentError, match=r"^schedule is not in this version"):
         recipes.yolo(64, close_mosaic=1, epochs=3)
 
