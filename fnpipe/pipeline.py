@@ -16,6 +16,7 @@ from fnpipe.keys import Key, fold_in, partners
 from fnpipe.ops.annotate import annotate, take
 from fnpipe.ops.layers import annotate_layers, annotate_some, instances_of
 from fnpipe.ops.maps import compose, invert, mirror
+from fnpipe.ops.render import check_reach
 from fnpipe.ops.warp import STEPS, pack
 from fnpipe.stages.finish import finish, keep
 from fnpipe.stages.foreign import foreign_stages, transform_all
@@ -54,8 +55,6 @@ class Photos(Protocol):
 
 Steps = list[tuple[Any, Key]]
 """Stages, each with the key of its draws."""
-LIMIT = float(2**21)
-"""How far, in pixels, a map may send the corners of an image: positions stay 32-bit integers."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -126,7 +125,7 @@ class Pipeline:
                 flips = torch.zeros_like(flips)
                 step, frames = stage.move(stage.draw(own), frames)
                 moved = compose(step, moved)
-        return Plan(
+        plan = Plan(
             ids=key.sample,
             epochs=key.epoch.expand(key.sample.shape),
             sources=placed.sources,
@@ -137,7 +136,9 @@ class Pipeline:
             colors=(),
             size=_size(frames),
             projective=self.projective,
-        ).checked(LIMIT)
+        )
+        check_reach(plan)
+        return plan
 
     def _lay(self, place: int, key: Key, plan: Plan, data: Photos, rows: Tensor) -> Over:
         """What the layer stage at ``place`` puts on top of ``plan``.

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar, dataclass_transform
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float32, Float64, Int32, Int64, Shaped, UInt8
 from torch import Tensor
@@ -265,24 +264,6 @@ class Plan(Movable):
         plans = (o.plan.replace(sources=s) for o, s in zip(self.overs, rest, strict=True))
         overs = tuple(o.replace(plan=p) for o, p in zip(self.overs, plans, strict=True))
         return self.replace(sources=own, overs=overs)
-
-    def checked(self, limit: float) -> "Plan":
-        """This plan. Errors: ArgumentError where a corner of an image looks ``limit`` pixels away.
-
-        Positions are 32-bit integers of 1/128 pixel; a projective map is bounded by its renderer.
-        """
-        if self.projective:
-            return self
-        height, width = self.size
-        corners = np.array([[0, 0, 1], [width, 0, 1], [0, height, 1], [width, height, 1]])
-        look = np.abs((self.maps.numpy()[..., :2, None, :] * corners).sum(-1))
-        near = (look <= limit * 128).all((1, 2, 3))  # no number is near where it is NaN
-        if not near.all():
-            raise ArgumentError(
-                f"plan: sample {int(self.ids.numpy()[~near][0])} looks more than {limit:g} pixels "
-                "away from its photo; draw a milder map"
-            )
-        return self
 
 
 @value

@@ -224,7 +224,7 @@ def test_no_map_looks_outside_its_photo(scene: tuple[Album, Plan], data):
     wild = wild.view(plan.maps.shape)
     assert_inside(sources, plan.replace(maps=wild, projective=True))
     near = wild.clamp(-(2.0**26), 2.0**26)
-    assert_inside(sources, plan.replace(maps=near).checked(2.0**21 * 128))
+    assert_inside(sources, plan.replace(maps=near))
 
 
 @some

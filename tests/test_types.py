@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from fnpipe.types import (
-    ArgumentError,
     Batch,
     Plan,
     Rings,
@@ -165,23 +164,3 @@ def test_a_batch_shows_its_targets():
     made = batch()
     for name in ("boxes", "labels", "owner", "keypoints", "quads", "rings"):
         assert getattr(made, name) is getattr(made.targets, name)
-
-
-def test_a_plan_that_looks_too_far_is_refused():
-    assert plan().checked(640.0).size == (480, 640)
-    with pytest.raises(ArgumentError) as caught:
-        plan().checked(639.0)
-    assert str(caught.value) == (
-        "plan: sample 7 looks more than 639 pixels away from its photo; draw a milder map"
-    )
-
-
-def test_a_plan_of_no_number_is_refused():
-    broken = plan().maps.clone()
-    broken[0, 0, 0, 0] = float("nan")
-    with pytest.raises(ArgumentError, match="sample 7 looks more than 640 pixels away"):
-        plan(maps=broken).checked(640.0)
-
-
-def test_a_projective_plan_is_bounded_by_its_renderer():
-    assert plan(projective=True).checked(1.0).projective

@@ -3,19 +3,22 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, clamp, where
 
 from fnpipe.ops.layers import rasterized
 from fnpipe.ops.pixel import quantize
 from fnpipe.ops.warp import STEPS, bias, blend, linear, nearest, tap
-from fnpipe.types import Finish, Plan, Plane, Sources, Words
+from fnpipe.types import ArgumentError, Finish, Plan, Plane, Sources, Words
 
 
 Planes = tuple[Plane, Plane, Plane]
 Color = Callable[..., Planes]
 FAR = float(2**30)
 """Steps (1/128 pixel) beyond which a projected point may not be converted to an integer."""
+LIMIT = 2.0**21
+"""How far, in pixels, a map may send the corners of an image: positions stay 32-bit integers."""
 OUTSIDE = -2
 """Where a point outside looks, from its source's start: the words of fill before it."""
 
@@ -67,6 +70,24 @@ def choose(columns: Tensor, right: list[Tensor], below: list[Tensor]) -> Tensor:
     for row, past in enumerate(below, start=1):
         chosen = where(past, rows[row], chosen)
     return chosen
+
+
+def check_reach(plan: Plan) -> None:
+    """Errors: ArgumentError where a corner of an image looks ``LIMIT`` pixels away.
+
+    Positions are 32-bit integers of 1/128 pixel; projective ones :func:`look` cuts off itself.
+    """
+    if plan.projective:
+        return
+    height, width = plan.size
+    corners = np.array([[0, 0, 1], [width, 0, 1], [0, height, 1], [width, height, 1]])
+    reach = np.abs((plan.maps.numpy()[..., :2, None, :] * corners).sum(-1))
+    near = (reach <= LIMIT * STEPS).all((1, 2, 3))  # no number is near where it is NaN
+    if not near.all():
+        raise ArgumentError(
+            f"plan: sample {int(plan.ids.numpy()[~near][0])} looks more than {LIMIT:g} pixels "
+            "away from its photo; draw a milder map"
+        )
 
 
 def warp(sources: Sources, plan: Plan) -> Planes:

@@ -8,7 +8,7 @@ from fnpipe.numerics import audit
 from fnpipe.ops import pixel, render
 from fnpipe.ops.warp import pack
 from fnpipe.pipeline import pack_sources
-from fnpipe.types import Finish, Plan, Sources
+from fnpipe.types import ArgumentError, Finish, Plan, Sources
 
 
 FILL = 114.0
@@ -192,6 +192,30 @@ def test_words_hold_finished_codes():
             made = render.from_words(words, how)
             assert torch.equal(made, render.finish(planes, how))
             assert made.stride() == render.finish(planes, how).stride()
+
+
+def far(pixels: float, **options: bool) -> Plan:
+    """A frame of 640 x 480 whose upper left corner looks ``pixels`` away."""
+    moved = ((128.0, 0.0, 128.0 * pixels), (0.0, 128.0, 0.0), (0.0, 0.0, 1.0))
+    return plan([moved], [0], (480, 640), **options)
+
+
+def test_a_plan_that_looks_too_far_is_refused():
+    render.check_reach(far(2.0**21 - 640.0))
+    with pytest.raises(ArgumentError) as caught:
+        render.check_reach(far(2.0**21 - 639.0))
+    assert str(caught.value) == (
+        "plan: sample 0 looks more than 2.09715e+06 pixels away from its photo; draw a milder map"
+    )
+
+
+def test_a_plan_of_no_number_is_refused():
+    with pytest.raises(ArgumentError, match="sample 0 looks more than"):
+        render.check_reach(far(float("nan")))
+
+
+def test_a_projective_plan_is_bounded_by_its_renderer():
+    render.check_reach(far(2.0**30, projective=True))
 
 
 @pytest.mark.parametrize(("width", "height"), [(9000, 6), (6, 9000), (1, 1), (1, 500), (500, 1)])
