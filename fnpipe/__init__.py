@@ -1,5 +1,8 @@
 """fnpipe: training input for detectors as pure functions; the same bytes however they are run."""
 
+import importlib
+import typing
+
 from fnpipe.cuts import make_batch as make_batch
 from fnpipe.data.bill import Bill as Bill
 from fnpipe.data.bill import bill as bill
@@ -53,3 +56,20 @@ from fnpipe.types import Rings as Rings
 from fnpipe.types import Sample as Sample
 from fnpipe.types import Sources as Sources
 from fnpipe.types import Targets as Targets
+
+
+if typing.TYPE_CHECKING:
+    from fnpipe import adapters as adapters
+    from fnpipe import preview as preview
+    from fnpipe import recipes as recipes
+    from fnpipe import sheets as sheets
+    from fnpipe import testing as testing
+
+_LATER = ("adapters", "preview", "recipes", "sheets", "testing")
+"""Parts that are imported where they are first asked for: ``fp.recipes.yolo(640)``."""
+
+
+def __getattr__(name: str) -> typing.Any:
+    if name in _LATER:
+        return importlib.import_module(f"fnpipe.{name}")
+    raise AttributeError(f"module 'fnpipe' has no attribute {name!r}")

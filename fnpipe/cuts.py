@@ -23,6 +23,7 @@ from fnpipe.data.pool import Rest
 from fnpipe.keys import Key, key
 from fnpipe.ops import windows
 from fnpipe.pipeline import Photos, Pipeline, gather
+from fnpipe.stages.foreign import foreign_stages
 from fnpipe.types import ArgumentError, Batch, Movable, Plan, Sources, Targets, value
 
 
@@ -56,6 +57,7 @@ def choose_backends(
     """The backends named, or the fastest that are there. Errors: ArgumentError."""
     if cut not in CUTS:
         raise ArgumentError(f"cut wanted one of {', '.join(CUTS)}, came {cut!r}")
+    _check_foreign(pipeline, cut)
     recipe = pipeline.recipe((1, 1))
     here, why_here = best(torch.device("cpu"), recipe)
     there, why_there = best(device, recipe)
@@ -83,6 +85,7 @@ def add_pixels(
 ) -> Parcel:
     """A worker's part of the pixels. ``pool`` saves decoding photos anew."""
     plan = parcel.plan
+    _check_foreign(pipeline, cut)
     if isinstance(pool, Rest):
         sources, plan, alone = pool.cut(plan)
         return parcel.replace(plan=plan, **{"sources" if alone else "lacking": sources})
@@ -96,8 +99,17 @@ def add_pixels(
     parcel = parcel.replace(plan=plan.replace(overs=()))  # what lies on top is in the pixels
     if cut == "warped":
         return parcel.replace(planes=warper(recipe, backend)(sources, local))
-    images = renderer(recipe, backend)(sources, local)
+    images = pipeline.render(local, sources, backend=backend)
     return parcel.replace(images=images, masks=make_masks(parcel, pipeline, backend))
+
+
+def _check_foreign(pipeline: Pipeline, cut: str) -> None:
+    """Errors: ArgumentError where code of others would have to run on the device."""
+    others = foreign_stages(pipeline.colors)
+    if others and cut != "finished":
+        raise ArgumentError(
+            f"cut {cut!r}: {others[0][1]!r} runs in workers alone; take cut='finished'"
+        )
 
 
 def complete(

@@ -5,7 +5,7 @@ from typing import Any
 from fnpipe.backends import CUTS, Chosen
 from fnpipe.stages.finish import finish, keep
 from fnpipe.stages.masks import masks
-from fnpipe.stages.stage import Color, Layer, Layout, as_size
+from fnpipe.stages.stage import Color, Foreign, Layer, Layout, as_size
 
 
 UNKNOWN = (640, 640)
@@ -69,6 +69,8 @@ def _place(stage: Any, cut: str) -> str:
     """Where a stage acts on pixels."""
     if isinstance(stage, keep) or cut == "finished":
         return "worker"
+    if isinstance(stage, Foreign):
+        return "refused"
     late = isinstance(stage, Color | finish | masks) or cut in ("source", "plan")
     return "device" if late else "worker"
 
@@ -77,6 +79,8 @@ def _role(stage: Any) -> str:
     """What a stage does to pixels, in a few words."""
     if isinstance(stage, Layout):
         return "layout: one tile a pixel"
+    if isinstance(stage, Foreign):
+        return "code of others, not portable"
     if isinstance(stage, Color):
         return "colour, pointwise"
     if isinstance(stage, Layer):

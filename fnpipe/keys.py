@@ -127,7 +127,7 @@ def uniform(
     high: float = 1.0,
     dtype: torch.dtype = torch.float64,
 ) -> Float[Tensor, "..."]:
-    """Floats in [low, high), of shape [*batch, *shape]: the top 24 bits of a word each.
+    """Floats in [low, high), of shape ``[*batch, *shape]``: the top 24 bits of a word each.
 
     low + u * (high - low) with u in {0, 1, ..., 2**24 - 1} * 2**-24, computed in float64 and then
     rounded once to ``dtype``, float32 or float64. Where rounding reaches ``high`` (as in float32
@@ -158,7 +158,7 @@ def bernoulli(key: Key, p: float, *shape: int) -> Bool[Tensor, "..."]:
 
 
 def integers(key: Key, high: int | Tensor, *shape: int) -> Int64[Tensor, "..."]:
-    """Integers in [0, high), exactly uniform, of shape [*batch, *shape]; ``high`` broadcasts to it.
+    """Integers in [0, high), exactly uniform, ``[*batch, *shape]``; ``high`` broadcasts to it.
 
     A word at or above the largest multiple of ``high`` is rejected, all others are taken modulo
     ``high``, in [1, 2**32]. Attempt t at a place reads that place's word under the name "retry t":

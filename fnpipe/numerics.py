@@ -99,7 +99,11 @@ def audit(fn: Callable[..., Any], *example: Any) -> tuple[Finding, ...]:
 
     ``fn`` is run on ``example`` (tensors of the right dtype; one element is enough), so branches
     on Python values are seen as the example takes them. Float sums are found, integer sums allowed.
+    What says of itself that it is not ``portable`` (:func:`fnpipe.adapters.foreign.foreign`) is
+    found without being run.
     """
+    if not getattr(fn, "portable", True):
+        return (Finding(repr(fn), "code of others, which promises no bytes", "declared"),)
     with _Recorder() as seen:
         fn(*example)
     return tuple(seen.found)

@@ -1,7 +1,7 @@
 """Stages composed into a value: draw a plan, render it, annotate it, or push one sample through."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
@@ -19,11 +19,13 @@ from fnpipe.ops.maps import compose, invert, mirror
 from fnpipe.ops.render import check_reach
 from fnpipe.ops.warp import STEPS, pack
 from fnpipe.stages.finish import finish, keep
+from fnpipe.stages.foreign import foreign_stages, transform_all
 from fnpipe.stages.geometry import flip
 from fnpipe.stages.masks import masks
 from fnpipe.stages.stage import Color, Geometry, Layer, Layout, Mirror, Placed, Scene, role
 from fnpipe.types import (
     ArgumentError,
+    Finish,
     Image,
     Maps,
     Offsets,
@@ -169,7 +171,12 @@ class Pipeline:
 
     def render(self, plan: Plan, sources: Sources, *, backend: str = "eager") -> Tensor:
         """Images [b, 3, h, w] of a plan whose ``sources`` index into ``sources``."""
-        return renderer(self.recipe(plan.size), backend)(sources, plan)
+        recipe = self.recipe(plan.size)
+        others = foreign_stages(self.colors)
+        if not others:
+            return renderer(recipe, backend)(sources, plan)
+        codes = renderer(replace(recipe, finish=Finish()), backend)(sources, plan)
+        return transform_all(codes, others, plan.colors, recipe.finish)
 
     def annotate(self, plan: Plan, data: Photos) -> Targets:
         """The targets of the images that ``plan`` makes."""

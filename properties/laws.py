@@ -16,6 +16,8 @@ from torch import Tensor
 from fnpipe.numerics import count_differences
 from fnpipe.ops import pixel, warp
 from fnpipe.ops.render import finish
+from fnpipe.testing.strategies import colors as colors
+from fnpipe.testing.strategies import numbers as numbers
 from fnpipe.types import Finish
 
 
@@ -57,29 +59,9 @@ FINISHES = [
 """Every dtype and layout, and one with a mean and a deviation."""
 
 
-def near(value: float, low: float, high: float) -> st.SearchStrategy[float]:
-    """A number, or a float32 next to it, within bounds."""
-    this = np.float32(value)
-    around = [this, np.nextafter(this, np.float32(low)), np.nextafter(this, np.float32(high))]
-    return st.sampled_from([float(x) for x in around])
-
-
-def numbers(low: float, high: float, *special: float) -> st.SearchStrategy[float]:
-    """Floats in [low, high], often one of ``special`` or its neighbour."""
-    chosen = st.sampled_from([low, high, *special]).flatmap(lambda v: near(v, low, high))
-    return st.one_of(chosen, st.floats(low, high, width=32))
-
-
 def below(high: int, *, low: int = 0) -> st.SearchStrategy[int]:
     return st.one_of(st.sampled_from([low, high]), st.integers(low, high))
 
-
-code = st.one_of(st.integers(0, 255).flatmap(lambda v: near(v, 0, 255)), numbers(0, 255))
-grey = code.map(lambda c: (c, c, c))
-tie = st.tuples(code, code).flatmap(lambda p: st.permutations([p[0], p[0], p[1]])).map(tuple)
-close = code.flatmap(lambda c: st.tuples(*[near(c, 0, 255)] * 3))
-colors = st.one_of(grey, tie, close, st.tuples(code, code, code))
-"""Three channels: greys, ties, neighbours, and anything."""
 
 word = st.one_of(st.sampled_from([0, 0xFFFFFF, 0xFF00FF, 0x00FF00]), st.integers(0, 0xFFFFFF))
 centre = st.integers(0, 8191).map(lambda i: i + 0.5)

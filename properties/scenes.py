@@ -6,6 +6,7 @@ themselves: it knows nothing of borders that are stored, of words, or of float32
 
 from collections.abc import Callable
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,29 +15,17 @@ from torch import Tensor
 
 import fnpipe as fp
 from fnpipe.pipeline import gather, pack_sources
-from fnpipe.types import Plan, Sources, Targets
+from fnpipe.testing import strategies
+from fnpipe.testing.strategies import Album as Album
+from fnpipe.testing.strategies import affines as affines
+from fnpipe.testing.strategies import finishes as finishes
+from fnpipe.testing.strategies import flips as flips
+from fnpipe.testing.strategies import paints as paints
+from fnpipe.types import Plan, Sources
 
 
 SIZE = (48, 64)
 """Height, width of the pictures that backends make."""
-
-
-class Album:
-    """Photos in memory, as a data set."""
-
-    def __init__(self, images: list[Tensor], targets: Targets | None = None) -> None:
-        self.images = images
-        self.sizes = torch.tensor([[i.shape[2], i.shape[1]] for i in images])
-        self.targets = Targets.empty() if targets is None else targets
-        counts = torch.bincount(self.targets.owner, minlength=len(images))
-        self.offsets = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])
-        self.keypoint_flip = tuple(range(self.targets.keypoints.shape[1]))
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def read(self, index: int) -> Tensor:
-        return self.images[index]
 
 
 def photo(width: int, height: int, *, seed: int = 0) -> Tensor:
@@ -72,58 +61,8 @@ def render(pipeline: fp.Pipeline, ids: Any, *, seed: int = 0, album: Album = ALB
 
 # Pipelines
 
-amount = st.sampled_from([0.0, 0.3, 1.0])
-geometries = st.one_of(
-    st.just(fp.resize(SIZE)),
-    st.just(fp.letterbox(SIZE)),
-    st.just(fp.letterbox(SIZE, enlarge=False)),
-    st.just(fp.crop(SIZE)),
-    *(
-        st.builds(fp.mosaic, st.just(SIZE), tiles=st.just(tiles), p=st.sampled_from([0.5, 1.0]))
-        for tiles in (4, 9)
-    ),
-)
-affines = st.builds(
-    fp.affine,
-    degrees=st.sampled_from([0.0, 10.0, 180.0]),
-    translate=amount,
-    scale=st.sampled_from([0.0, 0.5, 0.95]),
-    shear=st.sampled_from([0.0, 20.0, 80.0]),
-    perspective=st.sampled_from([0.0, 0.001, 0.01]),
-    p=st.sampled_from([0.5, 1.0]),
-)
-flips = st.builds(fp.flip, horizontal=st.sampled_from([0.0, 0.5, 1.0]), vertical=amount)
-paints = st.one_of(
-    st.builds(fp.hsv, hue=st.sampled_from([0.0, 0.5]), saturation=amount, value=amount),
-    st.builds(fp.brightness, amount),
-    st.builds(fp.contrast, amount, p=st.sampled_from([0.0, 0.5, 1.0])),
-    st.builds(fp.grayscale, p=st.sampled_from([0.0, 0.5, 1.0])),
-    st.builds(fp.solarize, st.sampled_from([0.0, 128.0, 256.0]), p=st.sampled_from([0.5, 1.0])),
-    st.builds(fp.posterize, st.integers(1, 8)),
-)
-MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-finishes = st.one_of(
-    st.builds(fp.finish, st.just(torch.uint8), channels_last=st.booleans()),
-    st.builds(
-        fp.finish,
-        st.sampled_from([torch.float16, torch.bfloat16, torch.float32]),
-        channels_last=st.booleans(),
-        mean=st.sampled_from([None, MEAN]),
-        std=st.sampled_from([None, DEVIATION]),
-    ),
-)
-
-
-@st.composite
-def pipelines(draw: st.DrawFn) -> fp.Pipeline:
-    """A stage that fixes the size, then any others, in any order; no name twice."""
-    middle = draw(st.lists(st.one_of(affines, flips, paints), max_size=4, unique_by=_name))
-    last = draw(st.lists(finishes, max_size=1))
-    return fp.pipe(draw(geometries), *middle, *last)
-
-
-def _name(stage: Any) -> str:
-    return stage.name
+geometries = strategies.layouts(SIZE)
+pipelines = partial(strategies.pipelines, size=SIZE)
 
 
 batches = st.lists(st.integers(0, len(ALBUM) - 1), min_size=1, max_size=3)

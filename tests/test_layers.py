@@ -23,7 +23,8 @@ LAYERS = (
     ("feed",),
     ("loader",),
     ("adapters", "recipes", "preview", "testing", "demo"),
-    ("__main__",),
+    ("sheets",),
+    ("cli", "explore", "__main__"),
 )
 TOP = len(LAYERS) - 1
 RANK = {part: rank for rank, layer in enumerate(LAYERS) for part in layer}
@@ -31,16 +32,23 @@ RANK = {part: rank for rank, layer in enumerate(LAYERS) for part in layer}
 ONLY = {"data": {"types", "ops", "data"}}
 # Imported where they are used, never at the top of a module.
 OPTIONAL = {
+    "albumentations",
     "cv2",
+    "hypothesis",
     "kornia",
     "lightning",
+    "marimo",
     "matplotlib",
     "pycocotools",
     "pytorch_lightning",
     "scipy",
     "skimage",
+    "tomli_w",
+    "transformers",
     "ultralytics",
 }
+# Nothing without their package, and imported by no other module when it is imported.
+ALONE = {"testing/strategies.py", "explore/app.py"}
 MAX_LINES = 350
 FILES = sorted(PACKAGE.rglob("*.py"))
 
@@ -111,7 +119,18 @@ def test_imports_run_down(path: Path):
 
 @pytest.mark.parametrize("path", FILES, ids=name)
 def test_no_optional_package_at_the_top_of_a_module(path: Path):
-    assert [i for i in needs(path) if i.split(".")[0] in OPTIONAL] == []
+    if name(path) not in ALONE:
+        assert [i for i in needs(path) if i.split(".")[0] in OPTIONAL] == []
+
+
+def test_what_stands_alone_is_imported_by_none():
+    alone = {module_of(PACKAGE / path) for path in ALONE}
+    assert [
+        f"{name(path)}: {i}"
+        for path in FILES
+        for i in needs(path)
+        if {i, i.rpartition(".")[0]} & alone
+    ] == []
 
 
 def test_a_definition_stands_without_its_kernel():

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from jaxtyping import Float64
 from torch import Tensor
+from tqdm import tqdm
 
 from fnpipe.data.dataset import Dataset, Report, pack_names
 from fnpipe.data.decode import read_image, scan_image
@@ -29,16 +30,28 @@ MAX_LINES = 100
 
 
 class Notes:
-    """A report in the making."""
+    """A report in the making. With ``rows="drop"`` it also takes what a reader would refuse."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, rows: str = "raise") -> None:
+        check_choice("rows", rows, ("raise", "drop"))
         self.counts: Counter[str] = Counter()
         self.lines: list[str] = []
+        self.tolerant = rows == "drop"
 
     def add(self, kind: str, line: str) -> None:
         self.counts[kind] += 1
-        if self.counts[kind] <= MAX_LINES:
+        if self.tolerant or self.counts[kind] <= MAX_LINES:
             self.lines.append(f"{kind}: {line}")
+
+    @contextmanager
+    def refusals(self) -> Iterator[None]:
+        """Where rows are to be dropped, a ``DataError`` inside becomes a line of the report."""
+        try:
+            yield
+        except DataError as error:
+            if not self.tolerant:
+                raise
+            self.add("row refused", str(error))
 
     def report(self) -> Report:
         return Report(counts=dict(self.counts), lines=tuple(self.lines))
@@ -90,7 +103,8 @@ def scan_photos(
 
     sizes: list[tuple[int, int] | None] = []
     with ThreadPoolExecutor() as threads:
-        for found in threads.map(look, paths):
+        looks = threads.map(look, paths)
+        for found in tqdm(looks, "photos", len(paths), leave=False, delay=1, disable=None):
             if isinstance(found, DataError):
                 if unreadable == "raise":
                     raise found

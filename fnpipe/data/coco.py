@@ -44,6 +44,7 @@ def read_coco(
     *,
     task: str = "detect",
     crowd: str = "ignore",
+    rows: str = "raise",
     unreadable: str = "drop",
     scan: str = "header",
     keypoint_flip: Sequence[int] | None = None,
@@ -63,6 +64,7 @@ def read_coco(
       round masks; the box is their hull. "pose": keypoints. "obb": a quad, from the key ``obb``
       (eight numbers, its corners; no standard), else from ``bbox``.
     - ``crowd``: flag regions of ``iscrowd`` as "ignore", or "drop" them.
+    - ``rows``: "drop" an annotation that cannot be understood, and report it, or "raise".
     - ``unreadable``: "drop" missing and broken photos with their annotations, or "raise".
     - ``scan``: check a photo's "header" and last bytes; or all its pixels ("decode"); or only that
       it is there ("trust"), and believe the sizes in the file, wrong for photos that EXIF turns.
@@ -75,7 +77,7 @@ def read_coco(
     """
     check_choice("task", task, TASKS)
     check_choice("crowd", crowd, ("ignore", "drop"))
-    source, root, notes = Path(annotations), Path(images), Notes()
+    source, root, notes = Path(annotations), Path(images), Notes(rows=rows)
     looks = {"scan": scan, "unreadable": unreadable, "pixel_limit": pixel_limit}
     with naming(source):
         document = _load(source)
@@ -84,9 +86,12 @@ def read_coco(
         kinds = _kinds(document["categories"])
         listed = {photo["id"] for photo in document["images"]}
         keep = partial(_keep, listed=listed, photos=photos, crowd=crowd, notes=notes)
-        instances = [i for i in document["annotations"] if _read(i, keep)]
+        instances = [i for i in document["annotations"] if _is_sound(notes, _read, i, keep)]
         k = _keypoint_count(kinds.values(), instances) if task == "pose" else 0
-        targets = _collect(instances, list(photos), list(kinds), task, k)
+        rest = list(photos), list(kinds), task, k
+        if notes.tolerant:
+            instances = [i for i in instances if _is_sound(notes, _collect, [i], *rest)]
+        targets = _collect(instances, *rest)
     flip = _flip_by_name(kinds.values()) if keypoint_flip is None else tuple(keypoint_flip)
     if k and keypoint_flip is not None:
         check_keypoint_flip(flip, k)
@@ -208,6 +213,13 @@ def _read(instance: Json, read: Callable[[Json], T]) -> T:
     except FAULTS as error:
         with naming(f"annotation {instance.get('id')}"):
             raise error
+
+
+def _is_sound(notes: Notes, read: Callable[..., Any], *arguments: Any) -> bool:
+    """Whether ``read`` makes anything of its arguments; an error is noted where it may be."""
+    with notes.refusals():
+        return bool(read(*arguments))
+    return False
 
 
 def _label(instance: Json, labels: dict[int, int]) -> int:

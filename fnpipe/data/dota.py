@@ -21,6 +21,7 @@ def read_dota(
     *,
     names: Sequence[str] | None = None,
     difficult_threshold: int = 1,
+    rows: str = "raise",
     unreadable: str = "drop",
     scan: str = "header",
     pixel_limit: int = PIXEL_LIMIT,
@@ -34,25 +35,27 @@ def read_dota(
     flagged ``ignore``. Quads get their canonical order and stay whole at the photo's border. Equal
     rows of a file count once. For the other options see :func:`fnpipe.data.coco.read_coco`.
 
-    Raises ``DataError``, which names the file and the row, for a row that cannot be understood, and
-    where no photo at all has a label file.
+    Raises ``DataError``, which names the file and the row, for a row that cannot be understood
+    (unless ``rows="drop"`` leaves it out and reports it), and where no photo at all has a label
+    file.
     """
     check_choice("scan", scan, ("header", "decode"))  # no size is written in the labels
-    root, notes = Path(os.path.abspath(images)), Notes()
+    root, notes = Path(os.path.abspath(images)), Notes(rows=rows)
     pairs = [(photo, mirror(photo, root, Path(labels))) for photo in find_photos(".", root)]
     check_pairs(root, pairs, notes)
     photos = [photo for photo, _ in pairs]
-    found = scan_photos(photos, notes, scan=scan, unreadable=unreadable, pixel_limit=pixel_limit)
-    kept = [(*pair, size) for pair, size in zip(pairs, found, strict=True) if size is not None]
-    rows = [row for i, (_, label, _) in enumerate(kept) for row in _rows(label, i, notes)]
-    names = sorted({row.name for row in rows}) if names is None else list(names)
+    sizes = scan_photos(photos, notes, scan=scan, unreadable=unreadable, pixel_limit=pixel_limit)
+    kept = [(*pair, size) for pair, size in zip(pairs, sizes, strict=True) if size is not None]
+    found = [row for i, (_, label, _) in enumerate(kept) for row in _rows(label, i, notes)]
+    names = sorted({row.name for row in found}) if names is None else list(names)
+    objects = [row for row in found if _is_named(row, names, notes)]
     targets = collect(
-        [row.owner for row in rows],
-        [_label(row, names) for row in rows],
-        scale=torch.ones(len(rows), 2, dtype=torch.float64),
-        boxes=[(torch.nan,) * 4] * len(rows),
-        ignore=[row.difficult >= difficult_threshold for row in rows],
-        quads=[row.corners for row in rows],
+        [row.owner for row in objects],
+        [names.index(row.name) for row in objects],
+        scale=torch.ones(len(objects), 2, dtype=torch.float64),
+        boxes=[(torch.nan,) * 4] * len(objects),
+        ignore=[row.difficult >= difficult_threshold for row in objects],
+        quads=[row.corners for row in objects],
     )
     return build(
         root,
@@ -60,7 +63,7 @@ def read_dota(
         [size for _, _, size in kept],
         targets,
         notes,
-        lambda row: rows[row].place,
+        lambda row: objects[row].place,
         names=tuple(names),
         categories=tuple(range(len(names))),
         task="obb",
@@ -83,21 +86,23 @@ def _rows(label: Path, owner: int, notes: Notes) -> list[Row]:
     for place, columns in read_lines(label, notes):
         if ":" in columns[0]:
             continue
-        with naming(place):
+        with notes.refusals(), naming(place):
             if len(columns) not in (9, 10):
                 raise DataError(f"{len(columns)} columns; wanted 4 corners, class, difficulty")
             corners = tuple(map(float, columns[:8]))
             if not all(map(math.isfinite, corners)):
                 raise DataError(f"wanted finite numbers, got {' '.join(columns[:8])}")
             difficult = int(columns[9]) if len(columns) == 10 else 0
-        if tuple(columns) in rows:
-            notes.add("duplicate row", place)
-        else:
-            rows[tuple(columns)] = Row(owner, place, corners, columns[8], difficult)
+            if tuple(columns) in rows:
+                notes.add("duplicate row", place)
+            else:
+                rows[tuple(columns)] = Row(owner, place, corners, columns[8], difficult)
     return [*rows.values()]
 
 
-def _label(row: Row, names: Sequence[str]) -> int:
-    if row.name not in names:
+def _is_named(row: Row, names: Sequence[str], notes: Notes) -> bool:
+    if row.name in names:
+        return True
+    with notes.refusals():
         raise DataError(f"{row.place}: class {row.name!r}; wanted one of {', '.join(names)}")
-    return names.index(row.name)
+    return False

@@ -66,7 +66,8 @@ def check_pairs(root: Path, pairs: list[tuple[Path, Path]], notes: Notes) -> Non
     for photo, label in pairs:
         other = owner.setdefault(label, photo)
         if other != photo and label.is_file():
-            raise DataError(f"{label}: the labels of two photos, {other} and {photo}")
+            with notes.refusals():
+                raise DataError(f"{label}: the labels of two photos, {other} and {photo}")
     if not any(label.is_file() for _, label in pairs):
         raise DataError(
             f"none of {len(pairs)} photos has a label file; the first was looked for at "
@@ -89,7 +90,9 @@ def read_lines(label: Path, notes: Notes) -> Iterator[tuple[str, list[str]]]:
         notes.add("photo without label file", str(label))
         return
     except (OSError, UnicodeError) as error:
-        raise DataError(f"{label}: {error}") from error
+        with notes.refusals():
+            raise DataError(f"{label}: {error}") from error
+        return
     rows = [(f"{label}: row {i}", line.split()) for i, line in enumerate(lines, 1) if line.strip()]
     if not rows:
         notes.add("empty label file", str(label))

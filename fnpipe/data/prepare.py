@@ -31,9 +31,9 @@ class Prepared(Dataset):
 def prepare(data: Dataset, *, longest: int) -> Prepared:
     """``data`` with every photo's longer side at most ``longest`` pixels, its targets to scale.
 
-    Photos are shrunk by area (:func:`shrink`) whenever they are read, and never enlarged. Preparing
-    what is prepared resamples once, to the smaller of the two sizes. Errors: ArgumentError for
-    ``longest`` below 1.
+    Photos are shrunk by area (:func:`fnpipe.data.prepare.shrink`) whenever they are read, and never
+    enlarged. Preparing what is prepared resamples once, to the smaller of the two sizes. Errors:
+    ArgumentError for ``longest`` below 1.
     """
     if longest < 1:
         raise ArgumentError(f"longest wanted at least 1 pixel, came {longest}")

@@ -43,6 +43,7 @@ def read_yolo(
     root: Path | str | None = None,
     labels: str = "labels",
     box_rows: str = "raise",
+    rows: str = "raise",
     unreadable: str = "drop",
     scan: str = "header",
     keypoint_flip: Sequence[int] | None = None,
@@ -61,8 +62,9 @@ def read_yolo(
     does ``box_rows`` to a row that is a box: "raise", make it a "rectangle", or "drop" it.
     A keypoint of two numbers is visible unless both are 0; a flag of 0 makes one missing. Equal
     rows of a file count once. The report tells apart photos without a label file and with an empty
-    one. For the other options see :func:`fnpipe.data.coco.read_coco`; ``keypoint_flip`` is by
-    default ``flip_idx``.
+    one. ``rows="drop"`` leaves out each row that cannot be understood, and two photos' shared label
+    file counts for both; all of them are in the report. For the other options see
+    :func:`fnpipe.data.coco.read_coco`; ``keypoint_flip`` is by default ``flip_idx``.
 
     Raises ``DataError``, which names the file and the row, for what cannot be understood: an
     unknown class, another number of columns, NaN, pixels; two photos with one label file; and where
@@ -80,7 +82,7 @@ def read_yolo(
         flip = config.get("flip_idx") or () if keypoint_flip is None else keypoint_flip
     pairs = [(photo, swap_folder(photo, labels)) for photo in photos]
     rules = Rules(task, classes, shape, box_rows)
-    return _assemble(base, pairs, rules, flip, unreadable, scan, pixel_limit)
+    return _assemble(base, pairs, rules, flip, Notes(rows=rows), unreadable, scan, pixel_limit)
 
 
 def read_yolo_folders(
@@ -92,6 +94,7 @@ def read_yolo_folders(
     keypoint_shape: tuple[int, int] = (0, 0),
     keypoint_flip: Sequence[int] = (),
     box_rows: str = "raise",
+    rows: str = "raise",
     unreadable: str = "drop",
     scan: str = "header",
     pixel_limit: int = PIXEL_LIMIT,
@@ -104,7 +107,8 @@ def read_yolo_folders(
     base = Path(os.path.abspath(images))
     pairs = [(photo, mirror(photo, base, Path(labels))) for photo in find_photos(".", base)]
     rules = Rules(task, _classes({"names": names}), keypoint_shape, box_rows)
-    return _assemble(base, pairs, rules, keypoint_flip, unreadable, scan, pixel_limit)
+    notes = Notes(rows=rows)
+    return _assemble(base, pairs, rules, keypoint_flip, notes, unreadable, scan, pixel_limit)
 
 
 class Rules(NamedTuple):
@@ -132,12 +136,12 @@ def _assemble(
     pairs: list[Pair],
     rules: Rules,
     flip: Sequence[int],
+    notes: Notes,
     unreadable: str,
     scan: str,
     pixel_limit: int,
 ) -> Dataset:
     _check(rules, flip, scan)
-    notes = Notes()
     check_pairs(root, pairs, notes)
     photos = [photo for photo, _ in pairs]
     found = scan_photos(photos, notes, scan=scan, unreadable=unreadable, pixel_limit=pixel_limit)
@@ -220,16 +224,16 @@ def _rows(label: Path, owner: int, rules: Rules, notes: Notes) -> Iterator[Row]:
     """The rows of one label file, equal ones once."""
     seen = set()
     for place, columns in read_lines(label, notes):
-        with naming(place):
+        with notes.refusals(), naming(place):
             values = tuple(map(float, columns))
             row = _row(values, owner, place, rules)
-        if values in seen:
-            notes.add("duplicate row", place)
-        elif row is None:
-            notes.add("box row dropped", place)
-        else:
-            yield row
-        seen.add(values)
+            if values in seen:
+                notes.add("duplicate row", place)
+            elif row is None:
+                notes.add("box row dropped", place)
+            else:
+                yield row
+            seen.add(values)
 
 
 def _row(values: Numbers, owner: int, place: str, rules: Rules) -> Row | None:

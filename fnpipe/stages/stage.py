@@ -2,16 +2,17 @@
 
 There is no base class. A pipeline tells stages apart by what they offer:
 
-====================  ==========================================================================
+=====================  =========================================================================
 ``place(key, sizes)``  a layout: which photos make a picture, and where (mosaic)
 ``draw`` + ``move``    geometry: parameters from a key, a homography from parameters
 ``mirror(key)``        a flip: geometry that stays an exact permutation of pixels
 ``draw`` + ``color``   colour: parameters from a key, arithmetic on three planes
+``transform``          beside these: code of others, on the whole image's codes
 ``lay``                a layer: what of another picture lies on top (copy-paste, mixup, cutmix)
 ``finish``             dtype, layout, range; the last one
 ``keep``               which targets stay
 ``rasterize``          masks of the rings that are left
-====================  ==========================================================================
+=====================  =========================================================================
 """
 
 import math
@@ -19,7 +20,8 @@ from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, NamedTuple, Protocol, TypeVar, dataclass_transform, runtime_checkable
 
-from jaxtyping import Bool, Float32, Float64, Int64
+import numpy as np
+from jaxtyping import Bool, Float32, Float64, Int64, UInt8
 from torch import Tensor
 
 from fnpipe.keys import Key
@@ -108,6 +110,17 @@ class Color(Protocol):
     @property
     def color(self) -> Callable[..., tuple[Plane, Plane, Plane]]:
         """``color(r, g, b, *parameters)``: a pure elementwise function in the vocabulary."""
+        ...
+
+
+@runtime_checkable
+class Foreign(Protocol):
+    """A :class:`Color` that leaves planes as they are and draws a seed for code of others."""
+
+    name: str
+
+    def transform(self, image: UInt8[np.ndarray, "_ _ 3"], seed: int) -> UInt8[np.ndarray, "_ _ 3"]:
+        """One image's codes, after all colour and before dtype and layout."""
         ...
 
 

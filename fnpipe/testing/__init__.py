@@ -3,14 +3,15 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from fnpipe.numerics import audit, compiled, count_differences
+from fnpipe.numerics import audit, compiled, count_differences, package, sources_digest
 from fnpipe.stages.color import pointwise
 from fnpipe.types import Finish
 
@@ -54,13 +55,14 @@ def hard_planes(count: int = 4096, *, seed: int = 0) -> tuple[Tensor, Tensor, Te
     return planes[0], planes[1], planes[2]
 
 
-def prove(fn: Callable[..., Any] | pointwise, *parameters: float) -> list[str]:
+def prove(fn: Callable[..., Any] | pointwise, *parameters: float, ahead: bool = False) -> list[str]:
     """Prove a pointwise function: inside the vocabulary, and equal in bits on every backend here.
 
     ``parameters`` are values to try, one a parameter of ``fn`` after its three planes (each 0.3
-    where none are given). Tried are eager, compiled on the CPU, and where there is a GPU eager,
-    compiled and Triton on it; Triton's interpreter where there is none. Returns what was tried.
-    Errors: AssertionError that names the culprit operation or the words that differ.
+    where none are given). Tried are eager, compiled on the CPU, with ``ahead`` an AOT package (half
+    a minute to build), and where there is a GPU eager, compiled and Triton on it; Triton's
+    interpreter where there is none. Returns what was tried. Errors: AssertionError that names the
+    culprit operation with its line, or the one pixel, of all that differ, that came first.
     """
     given = fn.fn if isinstance(fn, pointwise) else fn
     count = given.__code__.co_argcount - 3
@@ -69,15 +71,18 @@ def prove(fn: Callable[..., Any] | pointwise, *parameters: float) -> list[str]:
     findings = audit(given, *(p[:8] for p in planes), *values)
     assert not findings, "outside the vocabulary:\n" + "\n".join(map(str, findings))
     expected = torch.stack(given(*planes, *values))
-    assert_same_bits(
-        expected, torch.stack(compiled(given)(*planes, *values)), what="compiled on the CPU"
-    )
+    compare = partial(_compare, expected, planes, values)
+    compare("compiled on the CPU", torch.stack(compiled(given)(*planes, *values)))
     tried = ["vocabulary", "eager on the CPU", "compiled on the CPU"]
+    if ahead:
+        built = package(given, [*planes, *values], key=f"prove {sources_digest(given)}")
+        compare("package on the CPU", torch.stack(built(*planes, *values)))
+        tried.append("package on the CPU")
     if not torch.cuda.is_available():
         return [*tried, *_interpret(given, values)]
     moved = [t.cuda() for t in (*planes, *values)]
     for who, run in (("eager", given), ("compiled", compiled(given))):
-        assert_same_bits(expected, torch.stack(run(*moved)).cpu(), what=f"{who} on the GPU")
+        compare(f"{who} on the GPU", torch.stack(run(*moved)).cpu())
     from fnpipe.ops.pixel_triton import paint_fused
 
     colors = (torch.stack(values, 1).cuda(),)
@@ -86,6 +91,22 @@ def prove(fn: Callable[..., Any] | pointwise, *parameters: float) -> list[str]:
     codes = (expected.clamp(0, 255).round().to(torch.uint8))[None, :, None]
     assert_same_bits(codes, images.cpu(), what="Triton on the GPU")
     return [*tried, "eager on the GPU", "compiled on the GPU", "Triton on the GPU"]
+
+
+def _compare(
+    expected: Tensor, planes: Sequence[Tensor], values: list[Tensor], who: str, got: Tensor
+) -> None:
+    """Errors: AssertionError with one pixel that goes in, what was wanted of it, and what came."""
+    count, first = count_differences(expected, got)
+    if first is None:
+        return
+    pixel = first % expected.shape[1]
+    went_in = [float(p[pixel]) for p in planes] + [float(v) for v in values]
+    wanted, came = expected[:, pixel].tolist(), got[:, pixel].tolist()
+    raise AssertionError(
+        f"{who}: {count} of {expected.numel()} words differ; of {went_in} it makes {came}, "
+        f"eager {wanted}"
+    )
 
 
 def _interpret(fn: Callable[..., Any], values: list[Tensor]) -> list[str]:

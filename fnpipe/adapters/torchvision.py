@@ -1,0 +1,114 @@
+"""torchvision: what its detection models eat, and tv_tensors both ways. Only views and counting."""
+
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+from torchvision import tv_tensors
+
+from fnpipe.ops import raster
+from fnpipe.ops.annotate import select, take
+from fnpipe.types import ArgumentError, Batch, Rings, Sample, Targets
+
+
+def to_detection(
+    batch: Batch, *, first_label: int = 1, masks: bool = False
+) -> tuple[list[Tensor], list[dict[str, Tensor]]]:
+    """``images, targets`` for ``model(images, targets)`` of torchvision's detection models.
+
+    These models count classes from 1, so labels grow by ``first_label`` (0 for those without a
+    background class). They have no word for instances to ignore: those are left out. ``masks`` adds
+    uint8 [n, h, w], of rings; keypoints come along where there are any. Images must be floats in
+    [0, 1], without mean and deviation: the models normalise by themselves. Errors: ArgumentError.
+    """
+    if not batch.images.is_floating_point():
+        raise ArgumentError(
+            f"images wanted floats in [0, 1], came {batch.images.dtype}: "
+            "finish(torch.float32) at the end of the pipeline"
+        )
+    targets = select(batch.targets, ~batch.targets.ignore)
+    bounds = torch.searchsorted(
+        targets.owner, torch.arange(len(batch) + 1, device=targets.owner.device)
+    )
+    fields = {"boxes": targets.boxes, "labels": targets.labels + first_label}
+    if targets.keypoints.shape[1]:
+        fields["keypoints"] = targets.keypoints
+    if masks:
+        height, width = batch.images.shape[2:]
+        fields["masks"] = raster.masks(targets.rings, (height, width), stride=1).to(torch.uint8)
+    rows = [
+        {name: values[start:stop] for name, values in fields.items()} | {"image_id": batch.ids[i]}
+        for i, (start, stop) in enumerate(pairwise(bounds.tolist()))
+    ]
+    return list(batch.images), rows
+
+
+def to_tv_tensors(batch: Batch) -> list[tuple[tv_tensors.Image, dict[str, Any]]]:
+    """Each image with its targets, as v2 transforms know them; all instances, crowds too.
+
+    ``boxes`` are XYXY; ``labels``, ``ids`` and ``ignore`` plain tensors; ``keypoints`` and
+    ``quads`` [n, k, 2] are KeyPoints, the former with ``visibility`` [n, k] beside them.
+    """
+    size = int(batch.images.shape[2]), int(batch.images.shape[3])
+    return [
+        (tv_tensors.Image(image), _wrap(_of(batch.targets, i), size))
+        for i, image in enumerate(batch.images)
+    ]
+
+
+def from_tv_tensors(
+    image: tv_tensors.Image, targets: dict[str, Any], *, id: int = 0, data: Any = None
+) -> Sample:
+    """A sample of what :func:`to_tv_tensors` gives; ``boxes`` and ``labels`` are enough.
+
+    The image is uint8; boxes may be of any format. Rings are not among tv_tensors: the sample has
+    none. Errors: ArgumentError for a float image or boxes of another canvas.
+    """
+    from torchvision.transforms.v2.functional import convert_bounding_box_format
+
+    height, width = image.shape[-2:]
+    if image.dtype != torch.uint8:
+        raise ArgumentError(f"image wanted uint8 codes, came {image.dtype}")
+    given = targets["boxes"]
+    if tuple(given.canvas_size) != (height, width):
+        raise ArgumentError(
+            f"boxes wanted the image's canvas {(height, width)}, came {tuple(given.canvas_size)}"
+        )
+    xyxy = convert_bounding_box_format(given, new_format=tv_tensors.BoundingBoxFormat.XYXY)
+    boxes, count = xyxy.as_subclass(Tensor).float(), len(given)
+    points = targets.get("keypoints", torch.zeros(count, 0, 2)).as_subclass(Tensor).float()
+    seen = targets.get("visibility", torch.full(points.shape[:2], 2.0)).float()
+    moved = Targets(
+        boxes=boxes,
+        labels=targets["labels"].to(torch.int64),
+        owner=torch.zeros(count, dtype=torch.int64),
+        ids=targets.get("ids", torch.arange(count)),
+        ignore=targets.get("ignore", torch.zeros(count, dtype=torch.bool)),
+        visible=torch.ones(count),
+        keypoints=torch.cat([points, seen[..., None]], 2),
+        quads=targets.get("quads", torch.zeros(count, 0, 2)).as_subclass(Tensor).float(),
+        rings=Rings.empty(count),
+    )
+    return Sample(image.as_subclass(Tensor), moved, id, data)
+
+
+def _of(targets: Targets, image: int) -> Targets:
+    """The rows of one image."""
+    ends = torch.tensor([image, image + 1], device=targets.owner.device)
+    start, stop = torch.searchsorted(targets.owner, ends).tolist()
+    return take(targets, torch.arange(start, stop, device=targets.owner.device))
+
+
+def _wrap(own: Targets, size: tuple[int, int]) -> dict[str, Any]:
+    def points(values: Tensor) -> tv_tensors.KeyPoints:
+        return tv_tensors.KeyPoints(values, canvas_size=size)  # type: ignore[call-overload]
+
+    boxes = tv_tensors.BoundingBoxes(own.boxes, format="XYXY", canvas_size=size)  # type: ignore[call-overload]
+    wrapped = {"boxes": boxes, "labels": own.labels, "ids": own.ids, "ignore": own.ignore}
+    if own.keypoints.shape[1]:
+        wrapped["keypoints"] = points(own.keypoints[..., :2])
+        wrapped["visibility"] = own.keypoints[..., 2]
+    if own.quads.shape[1]:
+        wrapped["quads"] = points(own.quads)
+    return wrapped

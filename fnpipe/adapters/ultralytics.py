@@ -1,0 +1,105 @@
+"""Ultralytics: the dict that its trainers eat. Nothing of its package is imported here."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fnpipe.loader import Loader
+from fnpipe.ops import paint
+from fnpipe.ops.annotate import select
+from fnpipe.ops.points import quads_to_rboxes
+from fnpipe.types import ArgumentError, Batch, Targets
+
+
+TASKS = ("detect", "segment", "pose", "obb")
+
+
+def to_ultralytics(batch: Batch, *, task: str = "detect", mask_ratio: int = 4) -> dict[str, Any]:
+    """The batch dict of Ultralytics' trainers: positions in parts of the image.
+
+    ``img`` are uint8 codes, which trainers divide by 255 themselves. ``bboxes`` are x, y, w, h of
+    the centre, for "obb" with the angle in radians; "segment" adds ``masks``, one index map
+    [b, h / r, w / r] an image (their ``overlap_mask=True``, the default), and ``sem_masks``;
+    "pose" adds ``keypoints``. What is to be ignored is left out: they have no word for it.
+    Errors: ArgumentError for another task, for float images, and for what the batch does not have.
+    """
+    if task not in TASKS:
+        raise ArgumentError(f"task wanted one of {', '.join(TASKS)}, came {task!r}")
+    if batch.images.dtype != torch.uint8:
+        raise ArgumentError(
+            f"images wanted uint8 codes, came {batch.images.dtype}: recipes.yolo(..., "
+            "dtype=torch.uint8)"
+        )
+    targets = select(batch.targets, ~batch.targets.ignore)
+    height, width = batch.images.shape[2:]
+    table = {
+        "img": batch.images,
+        "cls": targets.labels[:, None].float(),
+        "bboxes": _boxes(targets, task, height, width),
+        "batch_idx": targets.owner.float(),
+        "im_file": [str(i) for i in batch.ids.tolist()],
+        "ori_shape": [(height, width)] * len(batch),
+        "resized_shape": [(height, width)] * len(batch),
+    }
+    if task == "segment":
+        table |= _masks(targets, len(batch), (height, width), mask_ratio)
+    if task == "pose":
+        scale = torch.tensor([1 / width, 1 / height, 1.0], device=targets.keypoints.device)
+        table["keypoints"] = targets.keypoints * scale
+    return table
+
+
+class TrainLoader:
+    """A :class:`fnpipe.Loader` as their trainers use a data loader: an epoch a ``for``."""
+
+    def __init__(
+        self, loader: Loader, batch_size: int, *, task: str = "detect", mask_ratio: int = 4
+    ) -> None:
+        self.loader, self.task, self.mask_ratio = loader, task, mask_ratio
+        self.dataset = loader.job.data
+        self.batch_size, self.drop_last = batch_size, False
+        self.sampler = _Order(loader)
+        self.num_workers = 0
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for batch in self.loader:
+            yield to_ultralytics(batch, task=self.task, mask_ratio=self.mask_ratio)
+
+    def reset(self) -> None:
+        """They call this where they close the mosaic; here a schedule has done so."""
+
+
+class _Order:
+    """What they ask of a sampler."""
+
+    def __init__(self, loader: Loader) -> None:
+        self.set_epoch, self.count = loader.set_epoch, len(loader.job.data)
+
+    def __len__(self) -> int:
+        return self.count
+
+
+def _boxes(targets: Targets, task: str, height: int, width: int) -> Tensor:
+    if task != "obb":
+        low, high = targets.boxes[:, :2], targets.boxes[:, 2:]
+        boxes = torch.cat([(low + high) * 0.5, high - low], 1)
+    elif targets.quads.shape[1] != 4:
+        raise ArgumentError("task 'obb' wanted quads, came none: read the data with task='obb'")
+    else:
+        boxes = quads_to_rboxes(targets.quads)
+    scale = [1 / width, 1 / height, 1 / width, 1 / height, 1.0][: boxes.shape[1]]
+    return boxes * torch.tensor(scale, device=boxes.device)
+
+
+def _masks(targets: Targets, images: int, size: tuple[int, int], ratio: int) -> dict[str, Tensor]:
+    """Index maps, and the class at each pixel."""
+    numbers = paint.overlap_map(targets.rings, targets.owner, images, size, stride=ratio)
+    first = torch.searchsorted(targets.owner, torch.arange(images, device=targets.owner.device))
+    row = (numbers.long() - 1 + first[:, None, None]).clamp(min=0)
+    labels = torch.cat([targets.labels, targets.labels.new_zeros(1)])[row]
+    return {"masks": numbers.float(), "sem_masks": torch.where(numbers > 0, labels, 0).float()}

@@ -1,0 +1,89 @@
+"""``fnpipe explore``: a page of sliders for a recipe, on one's own photos; needs marimo.
+
+What the page shows is made by :func:`picture` and :func:`code`; ``app.py`` lays it out.
+"""
+
+import io
+import os
+import sys
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from PIL import Image as pillow
+
+from fnpipe import preview, recipes
+from fnpipe.cuts import make_batch
+from fnpipe.data.dataset import Dataset
+from fnpipe.pipeline import pipe
+from fnpipe.stages.finish import finish
+from fnpipe.types import ArgumentError
+
+
+APP = Path(__file__).with_name("app.py")
+RANGES: dict[str, tuple[float, float, float]] = {
+    **{f"hsv_{c}": (0.0, top, 0.005) for c, top in (("h", 0.5), ("s", 1.0), ("v", 1.0))},
+    **dict.fromkeys(("degrees",), (0.0, 180.0, 1.0)),
+    **dict.fromkeys(("shear",), (0.0, 45.0, 0.5)),
+    **dict.fromkeys(("perspective",), (0.0, 0.002, 0.0001)),
+    **dict.fromkeys(("scale",), (0.0, 0.95, 0.05)),
+    **dict.fromkeys(("hue",), (0.0, 0.5, 0.005)),
+    **dict.fromkeys(("side",), (0.0, 32.0, 1.0)),
+    **dict.fromkeys(("translate", "flipud", "fliplr", "mosaic"), (0.0, 1.0, 0.05)),
+    **dict.fromkeys(("saturation", "brightness", "contrast"), (0.0, 1.0, 0.005)),
+    **dict.fromkeys(("distort", "zoom", "visible"), (0.0, 1.0, 0.05)),
+}
+"""Least, greatest and step of a parameter's slider."""
+
+
+def sliders(recipe: str) -> dict[str, tuple[float, float, float, float]]:
+    """Least, greatest, step and default of each parameter of a recipe that has a slider."""
+    found = recipes.defaults(recipe)
+    return {name: (*RANGES[name], found[name]) for name in found if name in RANGES}
+
+
+def table(recipe: str, imgsz: int, values: Mapping[str, Any]) -> dict[str, Any]:
+    """A recipe's table with the parameters that differ from its defaults."""
+    known = recipes.defaults(recipe)
+    changed = {name: value for name, value in values.items() if value != known[name]}
+    return {"recipe": recipe, "imgsz": imgsz, **changed}
+
+
+def picture(
+    data: Dataset, chosen: Mapping[str, Any], index: int, *, seed: int, epoch: int
+) -> bytes:
+    """The sample as a model will see it, targets drawn on top: PNG."""
+    made = recipes.from_dict(chosen)
+    shown = pipe(*(s for s in made.stages if not isinstance(s, finish)), finish(torch.uint8))
+    batch = make_batch(data, shown, [index], seed=seed, epoch=epoch)
+    zoom = max(1.0, 640 / max(batch.images.shape[2:]))
+    drawn = preview.draw(batch.images[0], batch.targets, names=data.names, zoom=zoom)
+    file = io.BytesIO()
+    pillow.fromarray(drawn.permute(1, 2, 0).numpy()).save(file, format="PNG")
+    return file.getvalue()
+
+
+def code(chosen: Mapping[str, Any], index: int, *, seed: int, epoch: int) -> str:
+    """Python that makes what is seen, given ``data``."""
+    key = f"fp.key(seed={seed}, epoch={epoch}, sample={index})"
+    given = [f"{k}={v!r}" for k, v in chosen.items() if k not in ("recipe", "imgsz")]
+    call = ", ".join([str(chosen["imgsz"]), *given])
+    return (
+        "import fnpipe as fp\nfrom fnpipe import recipes\n\n"
+        f"train = recipes.{chosen['recipe']}({call})\n"
+        f"image, targets = train({key}, data[{index}])\n"
+    )
+
+
+def serve(arguments: list[str], *, port: int, open_browser: bool) -> NoReturn:
+    """Become the server of the page, for this machine alone; ``arguments`` name the data set.
+
+    Errors: ArgumentError where marimo is not installed.
+    """
+    if find_spec("marimo") is None:
+        raise ArgumentError("explore wants marimo: pip install 'fnpipe[explore]'")
+    command = [sys.executable, "-m", "marimo", "run", str(APP), "--host", "127.0.0.1"]
+    port_and_browser = ["--port", str(port), *([] if open_browser else ["--headless"])]
+    os.execv(sys.executable, [*command, *port_and_browser, "--", *arguments])

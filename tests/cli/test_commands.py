@@ -1,0 +1,232 @@
+"""The commands that tell: what they say, what a program reads, and the one line of a refusal."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image as pillow
+
+import fnpipe as fp
+from fnpipe import recipes
+from fnpipe.cli import main, options, tell
+from fnpipe.cli.show import digest
+
+
+BAD_ROWS = {
+    "a": "0 0.5 0.5 0.5 0.5\n7 0.5 0.5 0.5 0.5\n0 0.5 0.5\n",
+    "b": "1 0.5 0.5 nan 0.5\n1 0.9 0.5 0.6 0.5\n1 0.9 0.5 0.6 0.5\n",
+}
+
+
+@pytest.fixture
+def yolo(tmp_path: Path) -> Path:
+    """Three photos, one of them broken, with rows that are wrong in many ways."""
+    for folder in ("images", "labels"):
+        (tmp_path / folder).mkdir()
+    for name in ("a", "b"):
+        pillow.new("RGB", (40, 30), (10, 200, 30)).save(tmp_path / "images" / f"{name}.png")
+        (tmp_path / "labels" / f"{name}.txt").write_text(BAD_ROWS[name])
+    (tmp_path / "images" / "c.png").write_bytes(b"no picture")
+    (tmp_path / "data.yaml").write_text("train: images\nnames: [leaf, bark]\n")
+    return tmp_path / "data.yaml"
+
+
+@pytest.fixture
+def coco(tmp_path: Path) -> list[str]:
+    """Four photos with a box each, as arguments."""
+    document = {"images": [], "annotations": [], "categories": [{"id": 7, "name": "leaf"}]}
+    for i in range(4):
+        pillow.new("RGB", (40, 30), (10, 60 * i, 30)).save(tmp_path / f"{i}.png")
+        document["images"].append({"id": i, "file_name": f"{i}.png", "width": 40, "height": 30})
+        document["annotations"].append(
+            {"id": i, "image_id": i, "category_id": 7, "bbox": [5, 5, 20, 10], "iscrowd": 0}
+        )
+    (tmp_path / "a.json").write_text(json.dumps(document))
+    return ["--coco", str(tmp_path / "a.json"), "--images", str(tmp_path)]
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:
+    assert main(arguments) == code
+    return capsys.readouterr().out
+
+
+def told(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> dict:
+    return json.loads(said(capsys, *arguments, "--json", code=code))
+
+
+def test_check_finds_every_problem_with_its_file_and_row(yolo, capsys):
+    found = told(capsys, "check", "--yolo", str(yolo), code=1)
+    assert found["problems"] == {"row refused": 3, "photo dropped": 1, "duplicate row": 1}
+    assert found["notes"] == {"clipped": 1}
+    assert (found["photos"], found["instances"]) == (2, 2)
+    assert found["classes"] == {"leaf": 1, "bark": 1}
+    refused = [line for line in found["lines"] if line.startswith("row refused: ")]
+    labels = yolo.parent / "labels"
+    assert refused == [
+        f"row refused: {labels / 'a.txt'}: row 2: class 7; wanted one of 2 ids, 0 to 1",
+        f"row refused: {labels / 'a.txt'}: row 3: 3 columns; wanted 5 (class, box) or an odd "
+        "number from 7 up (class, polygon)",
+        f"row refused: {labels / 'b.txt'}: row 1: wanted finite numbers, got 1.0 0.5 0.5 nan 0.5",
+    ]
+    assert any(str(yolo.parent / "images" / "c.png") in line for line in found["lines"])
+
+
+def test_check_of_a_sound_data_set_is_0(coco, capsys):
+    printed = said(capsys, "check", *coco)
+    assert printed.splitlines()[0] == (
+        "4 photos, 0 of them without instances; 4 instances of 1 classes, out of 1"
+    )
+    assert printed.splitlines()[-1] == "no problem found"
+
+
+def test_check_of_coco_goes_on_after_a_wrong_annotation(coco, capsys):
+    file = Path(coco[1])
+    document = json.loads(file.read_text())
+    document["annotations"][1]["category_id"] = 99
+    document["annotations"][2]["bbox"] = [1, 2]
+    del document["annotations"][3]["image_id"]
+    file.write_text(json.dumps(document))
+    found = told(capsys, "check", *coco, code=1)
+    assert found["problems"] == {"row refused": 3}
+    assert [line.removeprefix("row refused: ") for line in found["lines"]] == [
+        "annotation 3: no 'image_id'",
+        "annotation 1: category_id 99; wanted one of [7]",
+        "annotation 2: bbox: wanted 4 numbers, got 2",
+    ]
+    assert found["instances"] == 1
+
+
+def test_a_kind_of_report_is_either_a_problem_or_a_note():
+    """The kinds are written where they are found; those that are no problem are listed here."""
+    source = "".join(p.read_text() for p in (Path(fp.__file__).parent / "data").glob("*.py"))
+    kinds = set(re.findall(r"(?:notes\.add|tell)\(\s*\"([a-z ]+)\"", source))
+    assert tell.NOTES < kinds
+    assert kinds - tell.NOTES >= {"photo dropped", "duplicate row", "degenerate", "outside"}
+
+
+def test_colour_is_for_a_terminal(yolo, capsys, monkeypatch):
+    assert "\x1b" not in said(capsys, "check", "--yolo", str(yolo), code=1)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert "\x1b[31m" in options.paint("wrong", options.RED)
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert options.paint("wrong", options.RED) == "wrong"
+
+
+def test_explain_prints_what_the_pipeline_says(capsys):
+    assert said(capsys, "explain", "--recipe", "obb", "--size", "320") == (
+        recipes.obb(320).explain() + "\n"
+    )
+    found = told(capsys, "explain", "--size", "320")
+    assert found["stages"][0] == "mosaic(320)"
+    assert found["bytes_an_image"]["plan"] < 1000
+
+
+def test_a_recipe_may_be_a_toml_file(tmp_path, capsys):
+    (tmp_path / "a.toml").write_text('recipe = "validation"\nimgsz = 96\n')
+    found = told(capsys, "explain", "--recipe", str(tmp_path / "a.toml"))
+    assert found["stages"] == ["letterbox(96)", "finish()"]
+
+
+def test_replay_makes_a_sample_of_a_run_anew(coco, tmp_path, capsys):
+    out = tmp_path / "again.png"
+    found = told(capsys, "replay", "5", "3", "2", *coco, "--size", "64", "--out", str(out))
+    data = fp.read_coco(coco[1], coco[3])
+    batch = fp.make_batch(data, recipes.yolo(64), [2], seed=5, epoch=3)
+    assert found["sha256"] == digest([batch])
+    assert found["photos"][0] == f"2 {data.path(2)}"
+    assert len(found["photos"]) == 4
+    assert set(found["colors"]) == {"hsv"}
+    with pillow.open(out) as picture:
+        assert picture.size == (640, 640)
+    assert said(capsys, "replay", "5", "3", "2", *coco, "--size", "64").endswith(
+        f"sha256       {found['sha256']}\n"
+    )
+
+
+def test_replay_of_another_epoch_is_another_sample(coco, capsys):
+    digests = {
+        told(capsys, "replay", seed, epoch, "2", *coco, "--size", "64")["sha256"]
+        for seed, epoch in (("5", "3"), ("5", "4"), ("6", "3"), ("5", "3"))
+    }
+    assert len(digests) == 3
+
+
+def test_bench_measures_each_part(coco, capsys, monkeypatch):
+    monkeypatch.setattr("fnpipe.cli.measure.best", lambda device, recipe: ("eager", "fast to try"))
+    found = told(capsys, "bench", *coco, "--size", "64", "--count", "2", "--seconds", "0.05")
+    assert [row["what"] for row in found["rows"]] == [
+        *("decode one photo", "draw", "annotate", "render, eager"),
+    ]
+    assert all(row["value"] > 0 and row["unit"] == "images/s" for row in found["rows"])
+    assert torch.get_num_threads() >= 1
+
+
+def test_bill_for_a_program(coco, capsys):
+    found = told(capsys, "bill", *coco)
+    assert found["photos"] == 4
+    assert found["bytes"] > found["rgb_bytes"]
+
+
+@pytest.mark.parametrize("sheet", ["pairs", "seeds", "stages", "counts"])
+def test_a_sheet_is_a_picture(coco, tmp_path, capsys, sheet):
+    if sheet == "counts":
+        pytest.importorskip("matplotlib")
+    out = tmp_path / "sheet.png"
+    said(capsys, "preview", *coco, "--sheet", sheet, "--size", "64", "--out", str(out))
+    with pillow.open(out) as picture:
+        assert min(picture.size) > 300
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The one line with which a command refuses, by itself or by its parser."""
+    try:
+        code = main(arguments)
+    except SystemExit as stop:
+        code = stop.code
+    printed = capsys.readouterr()
+    assert code == 2
+    assert printed.out == ""
+    assert printed.err.count("\n") == 1
+    return printed.err.rstrip()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["check"], "fnpipe check: one of the arguments --coco --yolo --dota is required; see "),
+        (["chek"], "invalid choice: 'chek'"),
+        (["check", "--dota", "x"], "fnpipe: --dota needs --images, the folder of its photos"),
+        (["check", "--yolo", "none.yaml"], "fnpipe: none.yaml: No such file or directory"),
+        (["explain", "--recipe", "yollo"], "no file or recipe yollo; the nearest is 'yolo'"),
+        (["explain", "--size", "0"], "argument --size: must be at least 1, got 0"),
+        (["replay", "0", "0"], "the following arguments are required: INDEX"),
+        (["replay", "0", "x", "1"], "argument EPOCH: invalid int value: 'x'"),
+    ],
+    ids=lambda given: " ".join(given) if isinstance(given, list) else "",
+)
+def test_wrong_input_is_answered_in_one_line(arguments, message, capsys):
+    assert message in refusal(capsys, *arguments)
+
+
+def test_an_index_beyond_the_end_is_answered_in_one_line(coco, capsys):
+    assert refusal(capsys, "replay", "0", "0", "4", *coco) == (
+        "fnpipe: INDEX must be 0 to 3, got 4"
+    )
+
+
+def test_a_seed_out_of_range_is_answered_in_one_line(coco, capsys):
+    assert refusal(capsys, "replay", str(2**64), "0", "0", *coco) == (
+        f"fnpipe: seed: wanted a 64-bit integer, came {2**64}"
+    )
+
+
+def test_a_toml_with_a_wrong_name_is_answered_in_one_line(tmp_path, capsys):
+    (tmp_path / "a.toml").write_text('recipe = "yolo"\nimgsz = 64\ndegree = 3\n')
+    assert refusal(capsys, "explain", "--recipe", str(tmp_path / "a.toml")) == (
+        "fnpipe: yolo: no parameter 'degree'; the nearest is 'degrees'"
+    )

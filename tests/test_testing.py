@@ -1,0 +1,81 @@
+"""The proving kit itself: what it passes, what it finds, and how it says so."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import fnpipe as fp
+from fnpipe import numerics, testing
+from fnpipe.testing import assert_same_bits, prove
+
+
+@fp.pointwise
+def sepia(r, g, b, strength):
+    grey = 0.299 * r + 0.587 * g + 0.114 * b
+    return r + (grey - r) * strength, g, b
+
+
+def gamma(r, g, b, exponent):
+    return r**exponent, g, b
+
+
+def difference(expected: Any, got: Any) -> str:
+    with pytest.raises(AssertionError) as found:
+        assert_same_bits(expected, got, what="it")
+    return str(found.value)
+
+
+def test_words_are_compared_not_values():
+    a = torch.tensor([0.0, 1.0, float("nan")])
+    assert_same_bits({"a": [a]}, {"a": [a.clone()]})
+    assert difference(a, -a) == "it: leaf 0: 3 of 3 words differ, first 0"
+    assert difference(a, a.double()) == "it: leaf 0 is torch.float32 against torch.float64"
+    assert difference(a, a[:2]).startswith("it: leaf 0 is torch.Size([3]) against torch.Size([2])")
+    assert difference([a], (a,)).startswith("it: structure ")
+
+
+def test_what_stands_outside_the_vocabulary_is_named_with_its_line():
+    with pytest.raises(AssertionError, match=r"outside the vocabulary:\npow: .*r\*\*exponent"):
+        prove(gamma)
+
+
+@pytest.fixture
+def uncompiled(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
+    """In place of the compiler, a function that the test chooses."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(testing, "_interpret", lambda fn, values: [])
+    return lambda fn: monkeypatch.setattr(testing, "compiled", lambda given: fn)
+
+
+def test_a_sound_function_is_passed(uncompiled):
+    uncompiled(sepia.fn)
+    assert prove(sepia) == ["vocabulary", "eager on the CPU", "compiled on the CPU"]
+
+
+def test_a_difference_is_told_by_one_pixel(uncompiled):
+    """A planted fault: the last bit of red, where green is 127.5."""
+
+    def planted(r, g, b, strength):
+        red, green, blue = sepia.fn(r, g, b, strength)
+        wrong = torch.nextafter(red, red + 1)
+        return torch.where(g == 127.5, wrong, red), green, blue
+
+    uncompiled(planted)
+    with pytest.raises(
+        AssertionError, match=r"^compiled on the CPU: \d+ of \d+ words differ; of "
+    ) as found:
+        prove(sepia, 0.25)
+    assert "[0.0, 127.5, 0.0, 0.25] it makes [" in str(found.value)
+
+
+@pytest.mark.slow
+def test_it_compiles_and_interprets():
+    """The real thing, an AOT package as well."""
+    if numerics.compiler() is None:
+        pytest.skip("no C++ compiler")
+    tried = prove(sepia, ahead=True)
+    assert tried[:4] == [
+        *("vocabulary", "eager on the CPU", "compiled on the CPU", "package on the CPU"),
+    ]
