@@ -10,12 +10,11 @@ import numpy as np
 import torch
 from jaxtyping import Bool
 from torch import Tensor
-from tqdm import tqdm
 
 from fnpipe.data.bill import KINDS, cores, place, size
 from fnpipe.data.build import check_choice
 from fnpipe.data.dataset import Dataset, Report
-from fnpipe.data.pool_build import Entries, build, content, differences, entries
+from fnpipe.data.pool_build import Bar, Entries, build, content, differences, entries
 from fnpipe.data.pool_file import (
     DONE,
     UNREADABLE,
@@ -238,7 +237,7 @@ def _make(order: Order, *, again: bool) -> Pool:
             sweep(order.folder)
         check_room(order, wanted)
         title = f"{size(pool_bytes(wanted.rows))} of photos ({reason})"
-        with tqdm(desc=title, unit=" photos", disable=not order.progress) as bar:
+        with Bar(desc=title, unit=" photos", disable=not order.progress) as bar:
             file = build(
                 path,
                 order.data,

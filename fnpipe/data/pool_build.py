@@ -5,6 +5,7 @@ import hashlib
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -35,6 +36,16 @@ from fnpipe.data.pool_file import (
     write_row,
 )
 from fnpipe.types import DataError
+
+
+class Bar(tqdm):
+    """tqdm with a lock of its own process.
+
+    Its usual one is shared with forks: a builder killed while it holds it would hang the others.
+    """
+
+
+Bar.set_lock(threading.RLock())
 
 
 WORTH_A_PROCESS = 16
@@ -100,7 +111,7 @@ def differences(file: PoolFile, rows: np.ndarray) -> str:
 
 
 def build(
-    path: Path, data: Dataset, wanted: Entries, *, workers: int, again: bool, keep: bool, bar: tqdm
+    path: Path, data: Dataset, wanted: Entries, *, workers: int, again: bool, keep: bool, bar: Bar
 ) -> PoolFile:
     """Make the pool's file ``path``, or take the one that another made while this one waited.
 
@@ -200,7 +211,7 @@ def content(path: str) -> bytes:
         return b""
 
 
-def _decode(part: PoolFile, data: Dataset, wanted: Entries, workers: int, bar: tqdm) -> None:
+def _decode(part: PoolFile, data: Dataset, wanted: Entries, workers: int, bar: Bar) -> None:
     """Let processes fill in the pending entries, each its share; what one leaves stays pending."""
     pending = np.flatnonzero(part.rows["state"] == PENDING)
     # Large photos first, so that shares end at about the same time.
@@ -241,7 +252,7 @@ def _work(path: Path, data: Dataset, wanted: Entries, share: Sequence[int]) -> N
                 _fill(part, descriptor, index, data, wanted)
 
 
-def _complete(part: PoolFile, descriptor: int, data: Dataset, wanted: Entries, bar: tqdm) -> None:
+def _complete(part: PoolFile, descriptor: int, data: Dataset, wanted: Entries, bar: Bar) -> None:
     """Fill in what is still pending, here; mark what cannot be read."""
     for index in np.flatnonzero(part.rows["state"] == PENDING).tolist():
         try:

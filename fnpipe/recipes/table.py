@@ -51,7 +51,7 @@ def defaults(recipe: str) -> dict[str, Any]:
     return own | tasks.VARIANTS.get(recipe, {})
 
 
-def from_dict(table: Mapping[str, Any]) -> Any:
+def from_dict(table: Mapping[str, Any]) -> tasks.Recipe:
     """The pipeline that a table describes: ``{"recipe": name, "imgsz": pixels, ...}`` or
     ``{"stages": [{"stage": name, ...}, ...]}``.
 
@@ -86,7 +86,7 @@ def to_dict(pipeline: Pipeline) -> dict[str, Any]:
     return {"stages": [_row(s) for s in pipeline.stages]}
 
 
-def from_toml(text: str | Path) -> Any:
+def from_toml(text: str | Path) -> tasks.Recipe:
     """:func:`from_dict` of TOML: a ``Path`` to a file, or the text itself. Errors: ArgumentError.
 
     >>> from_toml('recipe = "yolo"\\nimgsz = 640\\ndegree = 10')

@@ -1,11 +1,11 @@
 """The recipes: what Ultralytics and DETR trainings do to their images, stage by stage."""
 
-import importlib
 from typing import Any, Literal, TypedDict, Unpack
 
 import torch
 
 from fnpipe.pipeline import Pipeline, pipe
+from fnpipe.schedules import schedule
 from fnpipe.stages import color, finish, geometry
 from fnpipe.stages.mix import cutmix as mix_windows
 from fnpipe.stages.mix import mixup as mix_codes
@@ -14,6 +14,9 @@ from fnpipe.stages.paste import copy_paste as paste
 from fnpipe.types import ArgumentError
 
 
+Recipe = Any
+"""A pipeline, or with ``close_mosaic`` a schedule of two. Of their union a type checker would let
+nobody call ``draw``."""
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Mean and standard deviation of ImageNet's channels, on the scale of [0, 1]."""
 SOURCES: dict[str, Literal["self", "other"]] = {"flip": "self", "mixup": "other"}
@@ -76,7 +79,7 @@ def yolo(
     side: float = 2.0,
     dtype: torch.dtype = torch.float32,
     channels_last: bool = False,
-) -> Any:
+) -> Recipe:
     """Ultralytics' training augmentation, by its hyper-parameters' names, meanings and defaults.
 
     - ``imgsz``: side of the square images, pixels.
@@ -117,17 +120,17 @@ def yolo(
     return _closing(mixed, pipe(geometry.letterbox(imgsz), move, *common), close_mosaic, epochs)
 
 
-def segment(imgsz: int, **changes: Unpack[Hyper]) -> Any:
+def segment(imgsz: int, **changes: Unpack[Hyper]) -> Recipe:
     """:func:`yolo` for instance masks: as in Ultralytics, 1 % of an instance's area is enough."""
     return yolo(imgsz, **_variant("segment", changes))
 
 
-def pose(imgsz: int, **changes: Unpack[Hyper]) -> Any:
+def pose(imgsz: int, **changes: Unpack[Hyper]) -> Recipe:
     """:func:`yolo` for keypoints, which change places in a mirrored image by the data set's map."""
     return yolo(imgsz, **_variant("pose", changes))
 
 
-def obb(imgsz: int, **changes: Unpack[Hyper]) -> Any:
+def obb(imgsz: int, **changes: Unpack[Hyper]) -> Recipe:
     """:func:`yolo` for oriented boxes seen from above: any rotation, mirrored either way.
 
     Ultralytics has no defaults of its own for them: ``degrees=0, flipud=0`` gives those it uses.
@@ -192,7 +195,7 @@ def _variant(name: str, changes: Hyper) -> dict[str, Any]:
     return {**VARIANTS[name], **changes}
 
 
-def _closing(mixed: Pipeline, alone: Pipeline, last: int, epochs: int | None) -> Any:
+def _closing(mixed: Pipeline, alone: Pipeline, last: int, epochs: int | None) -> Recipe:
     """``mixed``, and ``alone`` in the ``last`` of ``epochs``. Errors: ArgumentError."""
     if not last:
         return mixed
@@ -201,7 +204,7 @@ def _closing(mixed: Pipeline, alone: Pipeline, last: int, epochs: int | None) ->
             f"close_mosaic wanted epochs=, the length of the run, at least {last}, came {epochs}"
         )
     first = epochs - last
-    return _named("schedule")({0: mixed, first: alone} if first else {0: alone})
+    return schedule({0: mixed, first: alone} if first else {0: alone})
 
 
 def _pasting(p: float, mode: str) -> tuple[paste, ...]:
@@ -209,16 +212,3 @@ def _pasting(p: float, mode: str) -> tuple[paste, ...]:
     if mode not in SOURCES:
         raise ArgumentError(f"copy_paste_mode wanted one of {', '.join(SOURCES)}, came {mode!r}")
     return (paste(p=p, source=SOURCES[mode]),) if p else ()
-
-
-def public(name: str) -> Any:
-    """What the package has under a public name, or None."""
-    return getattr(importlib.import_module("fnpipe"), name, None)
-
-
-def _named(name: str) -> Any:
-    """A public name of the package. Errors: ArgumentError where this version does not have it."""
-    found = public(name)
-    if found is None:
-        raise ArgumentError(f"{name} is not in this version of fnpipe; leave it at 0")
-    return found

@@ -151,4 +151,6 @@ def test_four_builders_of_which_one_is_killed(
         deaths += victim.exitcode == -signal.SIGKILL  # else it had ended before
         assert {builder.exitcode for builder in builders if builder != victim} == {0}
         assert torch.equal(make_pool(data).sources.words, expected)
-        assert [name.endswith(".pool") for name in pool_files()] == [True]
+        # Killed at the very end, it leaves its own unfinished file; the next build sweeps it away.
+        whole = [name.endswith(".pool") for name in pool_files()]
+        assert (whole.count(True), whole.count(False) <= 1) == (1, True)

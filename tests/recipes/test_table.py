@@ -143,15 +143,8 @@ def test_a_function_is_kept_by_code_alone():
         recipes.to_dict(pipeline)
 
 
-def test_closing_wants_a_version_that_has_schedules(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(tasks, "public", lambda name: None)
-    with pytest.raises(ArgumentError, match=r"^schedule is not in this version"):
-        recipes.yolo(64, close_mosaic=1, epochs=3)
-
-
-def test_a_closed_mosaic_is_a_schedule_of_two(monkeypatch: pytest.MonkeyPatch):
+def test_a_closed_mosaic_is_a_schedule_of_two():
     """Its last epochs mix no photos, and are otherwise the same."""
-    monkeypatch.setattr(tasks, "public", lambda name: dict if name == "schedule" else None)
     opened, closed = recipes.yolo(64), recipes.yolo(64, mosaic=0.0)
-    assert recipes.yolo(64, close_mosaic=10, epochs=100) == {0: opened, 90: closed}
-    assert recipes.yolo(64, close_mosaic=10, epochs=10) == {0: closed}
+    assert recipes.yolo(64, close_mosaic=10, epochs=100) == fp.schedule({0: opened, 90: closed})
+    assert recipes.yolo(64, close_mosaic=10, epochs=10) == fp.schedule({0: closed})
