@@ -256,3 +256,24 @@ def gpu_photos(shared_data: object) -> Callable[[], fp.Dataset]:
         return fp.read_coco(file, root / "train2017", task="segment").subset(range(12))
 
     return read
+
+
+def test_layers_give_the_bytes_of_the_cpu() -> None:
+    """What lies on top, by every backend; its cover is rasterised on the device."""
+    from test_overs import Album, scribbles
+
+    generator = torch.Generator().manual_seed(0)
+    corners = [torch.rand(5, 2, generator=generator) * 60 for _ in range(12)]
+    photos = [scenes.photo(64, 48 + i, seed=i) for i in range(4)]
+    album = Album(photos, scribbles([[ring] for ring in corners], sorted([*range(4)] * 3)))
+    pipeline = fp.pipe(
+        fp.mosaic(96), fp.copy_paste(p=1.0, max_overlap=1.0), fp.affine(scale=0.5),
+        fp.mixup(p=0.9, alpha=1), fp.cutmix(p=0.5), HSV, fp.finish(torch.float32),
+    )  # fmt: skip
+    plan = pipeline.draw(key(seed=5, epoch=2, sample=torch.arange(8) % 4), album)
+    assert all(over.active.any() for over in plan.overs)
+    sources = pack_sources(album.images)
+    expected = pipeline.render(plan, sources)
+    for backend in ("eager", "compiled", "triton"):
+        got = pipeline.render(plan.to(CUDA), sources.to(CUDA), backend=backend)
+        assert_same_bits(expected, got.cpu(), what=backend)

@@ -1,6 +1,6 @@
 """The page of ``fnpipe explore``, as marimo runs it: cells that run anew where a slider moves."""
 
-import marimo
+import marimo  # pyright: ignore[reportMissingImports]
 
 
 app = marimo.App(width="full", app_title="fnpipe explore")
@@ -10,7 +10,7 @@ app = marimo.App(width="full", app_title="fnpipe explore")
 def _():
     import sys
 
-    import marimo as mo
+    import marimo as mo  # pyright: ignore[reportMissingImports]
 
     from fnpipe import explore, recipes
     from fnpipe.cli.options import parse_source, read
