@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, get_worker_info
 from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data._utils import signal_handling
 
+from fnpipe import packing
 from fnpipe.feed.addresses import Address, Addresses
 from fnpipe.feed.board import Board, Line
 from fnpipe.feed.failures import Failure, Replaced, failure, replace_failing
@@ -88,8 +89,11 @@ def shared_memory(count: int, *, dtype: torch.dtype) -> Tensor:
 
     A worker that writes there at once saves the copy that sending any other tensor takes. It also
     learns that there is no more of it as an error, here; in the thread that sends, where it would
-    come up else, nobody could catch it, and the loader would wait for ever. Errors: LoaderError.
+    come up else, nobody could catch it, and the loader would wait for ever.
+    What is sent whole anyway (:data:`fnpipe.packing.SMALL`) needs none. Errors: LoaderError.
     """
+    if count <= packing.SMALL:
+        return torch.empty(count, dtype=dtype)
     try:
         storage = torch.UntypedStorage._new_shared(count)
     except RuntimeError as error:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -41,12 +42,26 @@ class Tiles(NamedTuple):
 
 def resolve(sources: Sources, plan: Plan) -> Tiles:
     """A plan's tiles in terms of a buffer's addresses."""
-    rows = clamp(plan.sources, 0)
-    limits = where((plan.sources >= 0)[..., None], sources.sizes[rows] * STEPS - 1, -1)
-    biases = bias(sources.origins[rows])
-    return Tiles(
-        sources.offsets[rows], sources.strides[rows], *limits.unbind(-1), *biases.unbind(-1)
-    )
+    if torch.compiler.is_compiling():
+        starts, numbers = _tabulate(sources)
+    else:
+        if sources not in _TABLES:
+            _TABLES[sources] = _tabulate(sources)
+        starts, numbers = _TABLES[sources]
+    return Tiles(starts[plan.sources], *numbers[plan.sources].unbind(-1))
+
+
+_TABLES: WeakKeyDictionary[Sources, tuple[Tensor, Tensor]] = WeakKeyDictionary()
+"""What :func:`resolve` looks up, for as long as its sources live: of a pool, made once. Made for
+every batch it is a dozen launches, 0.15 ms of the host, half of what the GPU needs for the rest."""
+
+
+def _tabulate(sources: Sources) -> tuple[Tensor, Tensor]:
+    """Of every photo the start, and its other numbers; the last row, -1, is an empty tile."""
+    last = sources.sizes * STEPS - 1
+    numbers = torch.cat([sources.strides[:, None], last, bias(sources.origins)], 1)
+    empty = torch.cat([numbers[:1, :1], torch.full_like(last[:1], -1), numbers[:1, 3:]], 1)
+    return torch.cat([sources.offsets, sources.offsets[:1]]), torch.cat([numbers, empty])
 
 
 def choose(columns: Tensor, right: list[Tensor], below: list[Tensor]) -> Tensor:
