@@ -11,11 +11,13 @@ inside are always there and need no clamping. A point outside its source is fill
 the two words of fill that lie before every source.
 """
 
+from collections.abc import Iterable
+
 import torch
 from einops import rearrange
 from torch import Tensor, round
 
-from fnpipe.types import ArgumentError, Image, Words
+from fnpipe.types import ArgumentError, Image, Sources, Words
 
 
 FILL = 114
@@ -56,6 +58,23 @@ def enclose(words: Words, width: int, height: int) -> Words:
     padded[:, 0], padded[:, -1] = padded[:, 1], padded[:, -2]
     padded[0], padded[-1] = padded[1], padded[-2]
     return words
+
+
+def pack_sources(images: Iterable[Image]) -> Sources:
+    """Photos in one buffer, in order (:class:`fnpipe.types.Sources`)."""
+    sizes, words = [], []
+    for image in images:
+        sizes.append((image.shape[2], image.shape[1]))
+        words.append(pack(image))
+    ends = torch.tensor([len(w) for w in words], dtype=torch.int64).cumsum(0)
+    shapes = torch.tensor(sizes, dtype=torch.int32).reshape(-1, 2)
+    return Sources(
+        words=torch.cat(words) if words else torch.zeros(2, dtype=torch.int32),
+        offsets=torch.cat([torch.zeros(1, dtype=torch.int64), ends])[:-1] + 2,
+        sizes=shapes,
+        origins=torch.zeros_like(shapes),
+        strides=shapes[:, 0] + 2,
+    )
 
 
 def unpack(words: Words, width: int, height: int) -> Image:
