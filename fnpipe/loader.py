@@ -109,7 +109,7 @@ class Loader:
             prefetch = _fitting(self.job, memory, prefetch, max(workers, 1))
         self._workers = Workers(
             self.job, count=workers, start_method=start_method, prefetch=prefetch, ahead=ahead,
-            pin=self.device.type == "cuda" and cut != "plan", on_error=on_error, timeout=timeout,
+            pin=self.device.type == "cuda", on_error=on_error, timeout=timeout,
         )  # fmt: skip
         self._side = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
         self._start = self._consumed = (0, 0)
@@ -198,9 +198,6 @@ class Loader:
         """Copy a parcel to the device, on a stream of its own, without waiting for it."""
         if self._side is None:
             return buffer.unpack(), None
-        if self.job.cut == "plan":
-            # 0.1 MB, which a thread of torch's would pin too, but holding up this one meanwhile.
-            buffer = buffer.pin_memory()
         with torch.cuda.stream(self._side):
             parcel = buffer.to(self.device, non_blocking=True).unpack()
         # An event, since the stream may be copying the next parcel when this one is wanted.

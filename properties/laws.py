@@ -74,7 +74,10 @@ COLUMNS = {
     "value": gain,
     "strength": numbers(0, 1),
     "threshold": numbers(0, 256, 127, 128),
-    "step": st.one_of(st.integers(1, 128).map(float), numbers(1, 128)),
+    # 41 * (1 / 41) is below 1: where a division by a step and its reciprocal part.
+    "step": st.one_of(
+        st.sampled_from([41.0, 47.0, 55.0]), st.integers(1, 128).map(float), numbers(1, 128)
+    ),
     "divisor": numbers(2.0**-60, 2.0**60, 2.0**-30, 1, 255, 65025),
     "x": centre,
     "y": centre,

@@ -12,7 +12,7 @@ from laws import TABLE, assert_same_words, columns, mutant
 from scenes import assert_known_draws, assert_seen, exact_scenes
 from torch import Tensor
 
-from fnpipe import keys, numerics, pipeline
+from fnpipe import keys, numerics
 from fnpipe.ops import pixel, render, warp
 
 
@@ -106,12 +106,12 @@ def law_of_looks() -> None:
         (render, "look", "float32, device=device) + 0.5)[None, None, :]", "float32))[None, None]"),
         (render, "look", "second = where(inside, first + stride", "second = where(inside, first"),
         (render, "choose", "row * grid + column, None", "column * grid + row, None"),
-        (render, "resolve", "* STEPS - 1", "* STEPS"),
-        (render, "resolve", ">= 0)[..., None]", "> 0)[..., None]"),
+        (render, "_tabulate", "* STEPS - 1", "* STEPS"),
+        (render, "_tabulate", "torch.full_like(last[:1], -1)", "last[:1]"),
         (render, "bias", "64 - origin", "63 - origin"),
         (render, "tap", "shifted & 127", "shifted & 126"),
-        (pipeline, "pack", "padded[:, 1], padded[:, -2]", "padded[:, 1], padded[:, -3]"),
-        (pipeline, "pack", "padded[0], padded[-1] =", "padded[-1], padded[0] ="),
+        (warp, "enclose", "padded[:, 1], padded[:, -2]", "padded[:, 1], padded[:, -3]"),
+        (warp, "enclose", "padded[0], padded[-1] =", "padded[-1], padded[0] ="),
     ],
     ids=[
         "a seam belongs to the tile before it",
@@ -120,7 +120,7 @@ def law_of_looks() -> None:
         "one row twice",
         "tiles in columns",
         "a row of look-ups too many",
-        "photo 0 is no photo",
+        "an empty tile that is photo 0",
         "a position off by one",
         "a weight without its last bit",
         "a border from one column too far",
