@@ -224,13 +224,16 @@ def _flat(part: str, recipe: Recipe) -> Run:
     def planes(*tensors: Tensor) -> Tensor:
         return torch.stack(_look(recipe, tensors)[0], 1)
 
-    return {"render": words, "paint": paint, "warp": planes}[part]
+    def spread(words: Tensor) -> Tensor:
+        return render.from_words(words, recipe.finish)
+
+    return {"render": words, "paint": paint, "warp": planes, "spread": spread}[part]
 
 
 def _compiled(part: str, recipe: Recipe) -> Run:
     """A graph that makes words, and one that spreads them, for any batch."""
     make = _marked(numerics.compiled(_flat(part, recipe)))
-    spread = _marked(numerics.compiled(lambda words: render.from_words(words, recipe.finish)))
+    spread = _marked(numerics.compiled(_flat("spread", recipe)))
 
     def run(first: Any, second: Any) -> Tensor:
         made = make(*([first, *second] if part == "paint" else flatten(first, second)))
@@ -249,10 +252,11 @@ def _marked(compiled: Run) -> Run:
     def run(*tensors: Tensor) -> Tensor:
         nonlocal fresh
         one = len(tensors[-1]) == 1
-        if fresh or one:
-            numerics.any_batch(tensors)
+        if not (fresh or one):
+            return compiled(*tensors)
         fresh = fresh and one
-        return compiled(*tensors)
+        with numerics.any_batch(tensors):
+            return compiled(*tensors)
 
     return run
 

@@ -17,7 +17,8 @@ import stat
 import tempfile
 import traceback
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -178,17 +179,21 @@ def compiled(fn: Callable[..., Any]) -> Callable[..., Any]:
     return torch.compile(own, fullgraph=True, options=options())
 
 
-def any_batch(tensors: Sequence[Tensor]) -> None:
-    """Leave the tensors' first dimension open to :func:`compiled`, before a call that may compile:
-    another batch size or buffer length is no other compilation. A batch of one is, once.
+@contextmanager
+def any_batch(tensors: Sequence[Tensor]) -> Iterator[None]:
+    """While a call of :func:`compiled` may compile: leave the tensors' first dimension open.
 
-    All others are shut: Dynamo, which remembers sizes by line of code, would open height and width
-    as well once it met two recipes, and a kernel of open sizes takes 0.9 ms for 0.3 on an H200.
+    So another batch size or buffer length is no other compilation. A batch of one is, once. All
+    else is shut: Dynamo, which remembers what it met by line of code, would make variables of
+    height and width, and of a finish's scales, once it met two recipes. A kernel of open sizes
+    takes 0.8 ms for 0.3 on an H200.
     """
     for t in tensors:
         torch._dynamo.maybe_mark_dynamic(t, 0)
         for dimension in range(1, t.dim()):
             torch._dynamo.mark_static(t, dimension)
+    with torch._dynamo.config.patch(specialize_int=True, specialize_float=True):
+        yield
 
 
 def count_differences(expected: Tensor, got: Tensor) -> tuple[int, int | None]:
