@@ -15,6 +15,7 @@ from collections.abc import Iterable
 
 import torch
 from einops import rearrange
+from jaxtyping import UInt8
 from torch import Tensor, round
 
 from fnpipe.types import ArgumentError, Image, Sources, Words
@@ -60,7 +61,7 @@ def enclose(words: Words, width: int, height: int) -> Words:
     return words
 
 
-def pack_sources(images: Iterable[Image]) -> Sources:
+def pack_sources(images: Iterable[UInt8[Tensor, "3 _ _"]]) -> Sources:
     """Photos in one buffer, in order (:class:`fnpipe.types.Sources`)."""
     sizes, words = [], []
     for image in images:
