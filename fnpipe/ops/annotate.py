@@ -120,7 +120,8 @@ def take(targets: Targets, rows: Int64[Tensor, " q"]) -> Targets:
     ring, instance_offsets = gather_ragged(targets.rings.instance_offsets, rows)
     point, ring_offsets = gather_ragged(targets.rings.ring_offsets, ring)
     rings = Rings(targets.rings.points.index_select(0, point), ring_offsets, instance_offsets)
-    return Targets(rings=rings, **{name: getattr(targets, name)[rows] for name in ROWS})
+    fields = {name: getattr(targets, name).index_select(0, rows) for name in ROWS}
+    return Targets(rings=rings, **fields)
 
 
 def select(targets: Targets, keep: Bool[Tensor, " n"]) -> Targets:
