@@ -119,7 +119,7 @@ def words(key: Key, count: int) -> Int64[Tensor, "*batch count"]:
     drawn = _draw(key.seed, block, key.sample[..., None], key.epoch[..., None], key.name)
     if _on_host(block):
         every = np.stack(drawn, axis=-1)
-        return torch.from_numpy(every.reshape(*every.shape[:-2], -1))[..., :count]
+        return torch.from_numpy(every.reshape(*every.shape[:-2], 4 * len(block)))[..., :count]
     return torch.stack(drawn, dim=-1).flatten(-2)[..., :count]
 
 
