@@ -17,7 +17,8 @@ class Trainer(DetectionTrainer):
         if mode != "train":
             return super().get_dataloader(dataset_path, batch_size, rank, mode)
         names = recipes.Hyper.__annotations__.keys() & vars(self.args).keys()
-        hyper = {name: getattr(self.args, name) for name in names - {"epochs", "close_mosaic"}}
+        names -= {"epochs", "close_mosaic", "channels_last"}  # the last is ours by the same name
+        hyper = {name: getattr(self.args, name) for name in names}
         train = recipes.yolo(self.args.imgsz, **hyper, dtype=torch.uint8)
         loader = fp.Loader(
             fp.read_yolo(self.args.data),
