@@ -147,8 +147,8 @@ def _line() -> str:
     return "source line unknown"
 
 
-def options(**more: Any) -> dict[str, Any]:
-    """Inductor's options for every compilation here, and ``more``.
+def options() -> dict[str, Any]:
+    """Inductor's options for every compilation here.
 
     Errors: NumericsError where this torch lacks a switch that bytes depend on.
     """
@@ -161,8 +161,7 @@ def options(**more: Any) -> dict[str, Any]:
             f"torch {torch.__version__} has no Inductor option {' nor '.join(missing)}, so "
             "compiled code could give other bytes than eager code; fnpipe wants torch 2.11 to 2.14"
         )
-    wanted = SPEED | more
-    return SWITCHES | {name: v for name, v in wanted.items() if name in known}
+    return SWITCHES | {name: v for name, v in SPEED.items() if name in known}
 
 
 def compiled(fn: Callable[..., Any]) -> Callable[..., Any]:

@@ -193,7 +193,6 @@ def test_an_option_of_speed_that_a_torch_lacks_is_left_out(
 ):
     monkeypatch.delitem(inductor._config, "assert_indirect_indexing")
     assert "assert_indirect_indexing" not in numerics.options()
-    assert numerics.options(realize_opcount_threshold=9)["realize_opcount_threshold"] == 9
 
 
 # Packages
