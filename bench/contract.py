@@ -32,6 +32,7 @@ OURS = "fnpipe/"
 BOUND = "bound/"
 FROM_SECONDS: dict[str, Callable[[float], float]] = {
     "ms/image": lambda seconds: 1e3 * seconds,
+    "ms/batch": lambda seconds: 1e3 * seconds,
     "images/s": lambda seconds: 1 / seconds,
 }
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,19 +13,17 @@ from fnpipe.explain import explain
 from fnpipe.keys import Key, fold_in, partners
 from fnpipe.ops.annotate import annotate, take
 from fnpipe.ops.layers import annotate_layers, annotate_some, instances_of
-from fnpipe.ops.maps import compose, invert, mirror
-from fnpipe.ops.render import check_reach
-from fnpipe.ops.warp import STEPS, pack_sources
+from fnpipe.ops.warp import pack_sources
+from fnpipe.plans import Steps, plan_geometry
 from fnpipe.stages.finish import finish, keep
 from fnpipe.stages.foreign import foreign_stages, transform_all
 from fnpipe.stages.geometry import flip
 from fnpipe.stages.masks import masks
-from fnpipe.stages.stage import Color, Geometry, Layer, Layout, Mirror, Placed, Scene, role
+from fnpipe.stages.stage import Color, Geometry, Layer, Layout, Scene, role
 from fnpipe.types import (
     ArgumentError,
     Finish,
     Image,
-    Maps,
     Offsets,
     Over,
     Plan,
@@ -50,10 +47,6 @@ class Photos(Protocol):
     @property
     def keypoint_flip(self) -> tuple[int, ...]: ...
     def read(self, index: int) -> Image: ...
-
-
-Steps = list[tuple[Any, Key]]
-"""Stages, each with the key of its draws."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -115,39 +108,13 @@ class Pipeline:
         Errors: ArgumentError where the images would differ in size.
         """
         rows = key.sample if rows is None else rows
-        plan = self._draw(_steps_of(self.stages, key), key, data.sizes, rows)
+        plan = plan_geometry(
+            _steps_of(self.stages, key), key, data.sizes, rows, projective=self.projective
+        )
         plan = plan.replace(colors=tuple(s.draw(fold_in(key, s.name)) for s in self.colors))
         for place, stage in enumerate(self.stages):
             if role(stage) is Layer:
                 plan = plan.replace(overs=(*plan.overs, self._lay(place, key, plan, data, rows)))
-        return plan
-
-    def _draw(self, steps: Steps, key: Key, sizes: Sizes, rows: Tensor) -> Plan:
-        """A plan of geometry alone: stages, each with the key of its draws."""
-        placed = _place(steps, sizes, rows)
-        frames, flips = placed.frames, torch.zeros(len(placed.frames), 2, dtype=torch.bool)
-        moved = torch.eye(3, dtype=torch.float64).expand(len(frames), 3, 3)
-        for stage, own in steps:
-            if role(stage) is Mirror:
-                flips = flips ^ stage.mirror(own)
-            elif role(stage) is Geometry:
-                moved = compose(mirror(flips, frames), moved)
-                flips = torch.zeros_like(flips)
-                step, frames = stage.move(stage.draw(own), frames)
-                moved = compose(step, moved)
-        plan = Plan(
-            ids=key.sample,
-            epochs=key.epoch.expand(key.sample.shape),
-            sources=placed.sources,
-            maps=_steps(invert(compose(moved[:, None], placed.maps))),
-            forward=compose(compose(mirror(flips, frames), moved)[:, None], placed.maps),
-            splits=_splits(invert(moved), placed.seams),
-            mirror=flips,
-            colors=(),
-            size=_size(frames),
-            projective=self.projective,
-        )
-        check_reach(plan)
         return plan
 
     def _lay(self, place: int, key: Key, plan: Plan, data: Photos, rows: Tensor) -> Over:
@@ -163,7 +130,7 @@ class Pipeline:
         else:
             partner = partners(fold_in(own, "partner"), 1, len(data.sizes))[:, 0]
             steps, rows = [*_steps_of(before, own.replace(sample=partner)), *after], partner
-        above = self._draw(steps, key, data.sizes, rows)
+        above = plan_geometry(steps, key, data.sizes, rows, projective=self.projective)
         if above.size != plan.size:
             raise ArgumentError(
                 f"{stage.name}: the pictures on top would be (height, width) {above.size}, those "
@@ -298,45 +265,3 @@ def gather(plan: Plan, read: Any) -> tuple[Sources, Plan]:
 def _steps_of(stages: Iterable[Any], key: Key) -> Steps:
     """Stages with the keys of their draws."""
     return [(s, fold_in(key, s.name)) for s in stages]
-
-
-def _place(steps: Steps, sizes: Sizes, rows: Tensor) -> Placed:
-    """The layout stage's tiles, or every photo alone in a frame of its own size."""
-    if steps and role(steps[0][0]) is Layout:
-        stage, own = steps[0]
-        return stage.place(own, sizes)
-    count = len(rows)
-    return Placed(
-        sources=rows[:, None],
-        maps=torch.eye(3, dtype=torch.float64).expand(count, 1, 3, 3),
-        seams=torch.zeros(count, 2, 0, dtype=torch.float64),
-        frames=sizes[rows].to(torch.float64),
-    )
-
-
-def _steps(maps: Maps) -> Tensor:
-    """Inverse maps as the renderer reads them: positions in 1/128 pixel, float32."""
-    scale = torch.tensor([STEPS, STEPS, 1.0], dtype=torch.float64)[:, None]
-    return (maps * scale).to(torch.float32)
-
-
-def _splits(inverse: Maps, seams: Tensor) -> Tensor:
-    """Seams as linear functions of the output position, >= 0 past them: [b, 2, s, 3]."""
-    rows, at = inverse.numpy(), seams.numpy()[..., None]
-    with np.errstate(invalid="ignore"):
-        past = rows[:, :2, None, :] - at * rows[:, 2, None, None, :]
-    past = np.where(np.isfinite(at), past, [0.0, 0.0, -1.0])
-    return torch.from_numpy(past.astype(np.float32))
-
-
-def _size(frames: Tensor) -> tuple[int, int]:
-    """The one (height, width) of all frames. Errors: ArgumentError where they differ."""
-    if len(frames) == 0:
-        raise ArgumentError("draw: wanted at least one sample, came none")
-    if not bool((frames == frames[0]).all()):
-        raise ArgumentError(
-            f"draw: images would differ in size ({tuple(frames[0].int().tolist())} and others); "
-            "begin with letterbox, resize, crop or mosaic"
-        )
-    width, height = frames[0].to(torch.int64).tolist()
-    return height, width

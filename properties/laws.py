@@ -158,6 +158,6 @@ def mutant(fn: Callable[..., Any], old: str, new: str) -> Any:
     source = inspect.getsource(fn)
     assert source.count(old) == 1, f"{fn.__name__} has {source.count(old)} of {old!r}"
     module = ModuleType("mutant")
-    module.__dict__.update(fn.__globals__)
+    module.__dict__.update(inspect.unwrap(fn).__globals__)
     exec(compile(source.replace(old, new), f"<mutant {fn.__name__}>", "exec"), module.__dict__)
     return getattr(module, fn.__name__)

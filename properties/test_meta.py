@@ -139,16 +139,26 @@ def test_another_look_is_seen(
 
 
 @pytest.mark.parametrize(
-    ("old", "new"),
+    ("name", "old", "new"),
     [
-        ("sample.numpy(), epoch.numpy()", "epoch.numpy(), sample.numpy()"),
-        ("(bits & MASK, (bits >> 32) & MASK)", "((bits >> 32) & MASK, bits & MASK)"),
-        ("digest(name)\n    drawn", "digest(name) + 1\n    drawn"),
+        ("_draw", "sample, epoch, digest(name)), int", "epoch, sample, digest(name)), int"),
+        ("_draw", "int(seed)", "(int(seed) >> 32) & MASK | (int(seed) & MASK) << 32"),
+        ("_draw", "digest(name)), int", "digest(name) + 1), int"),
+        ("_philox_on_host", "product[::-1]", "product"),
+        ("_philox_on_host", "even ^= odd", "even |= odd"),
+        ("_key_schedule", "np.arange(10", "np.arange(1, 11"),
     ],
-    ids=["sample and epoch exchanged", "the seed's halves exchanged", "another digest"],
+    ids=[
+        "sample and epoch exchanged",
+        "the seed's halves exchanged",
+        "another digest",
+        "products that do not cross",
+        "or for exclusive or",
+        "keys a round too far",
+    ],
 )
-def test_other_draws_are_seen(monkeypatch: pytest.MonkeyPatch, old: str, new: str):
-    monkeypatch.setattr(keys, "_draw", mutant(keys._draw, old, new))
+def test_other_draws_are_seen(monkeypatch: pytest.MonkeyPatch, name: str, old: str, new: str):
+    monkeypatch.setattr(keys, name, mutant(getattr(keys, name), old, new))
     with pytest.raises(AssertionError):
         assert_known_draws()
 

@@ -17,6 +17,7 @@ LAYERS = (
     ("keys", "numerics", "packing", "schedules"),
     ("ops",),
     ("stages", "backends"),
+    ("plans",),
     ("pipeline", "explain"),
     ("data",),
     ("cuts",),

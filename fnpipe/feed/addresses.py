@@ -16,7 +16,7 @@ from fnpipe.types import ArgumentError
 
 
 GROUP = 16
-"""Batches whose samples are looked up in one go: 64 positions cost 2.4 ms, 1024 cost 3.0."""
+"""Batches whose samples are looked up in one go: 64 positions cost 0.9 ms, 1024 cost 1.6."""
 
 
 class Address(NamedTuple):
@@ -96,7 +96,7 @@ class Epochs:
 def _shuffled(epochs: Epochs, epoch: int, share: Share, steps: range) -> tuple[Tensor, ...]:
     """The samples of several batches: they cost by the number of operations, not of samples.
 
-    A permutation is 100 Philox rounds in a row, each a dozen operators, whatever their length.
+    A permutation is 100 Philox rounds in a row, each five operators, whatever their length.
     """
     parts = [share.of(epochs.places(epoch, step)) for step in steps]
     places = torch.cat([torch.arange(part.start, part.stop) for part in parts])
