@@ -22,10 +22,11 @@ from fnpipe.explain import explain
 from fnpipe.feed.addresses import Address, Epochs
 from fnpipe.feed.failures import POLICIES, Failure, Replaced
 from fnpipe.feed.job import Job
+from fnpipe.feed.parcels import Sent
 from fnpipe.feed.ranks import share
 from fnpipe.feed.state import VERSION, identity, position
 from fnpipe.feed.stats import Stats, Tally
-from fnpipe.feed.workers import Sent, Workers
+from fnpipe.feed.workers import Workers
 from fnpipe.packing import Packed, packed
 from fnpipe.pipeline import Pipeline
 from fnpipe.schedules import Buckets, Schedule, values_of
@@ -109,7 +110,8 @@ class Loader:
             prefetch = _fitting(self.job, memory, prefetch, max(workers, 1))
         self._workers = Workers(
             self.job, count=workers, start_method=start_method, prefetch=prefetch, ahead=ahead,
-            pin=self.device.type == "cuda", on_error=on_error, timeout=timeout,
+            device=self.device, pin=self.device.type == "cuda" and not (workers and cut == "plan"),
+            on_error=on_error, timeout=timeout,
         )  # fmt: skip
         self._side = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
         self._start = self._consumed = (0, 0)
@@ -191,6 +193,7 @@ class Loader:
         if isinstance(taken, Failure):
             return taken
         parcel = self._move(taken.packed)
+        self._workers.give_back(taken, parcel[1])
         self._tally.completed += monotonic_ns() - now
         return taken, parcel
 

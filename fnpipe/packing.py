@@ -19,9 +19,6 @@ from fnpipe.types import ArgumentError, Movable, static, value
 
 ALIGNMENT = 16
 """Bytes; the widest single access of a GPU thread."""
-SMALL = 2**20
-"""Bytes up to which a buffer is sent whole. Shared memory costs a handshake of two processes a
-buffer, 1 ms, which is a copy of many megabytes; a plan with its boxes is 0.15."""
 
 
 class Slot(NamedTuple):
@@ -62,19 +59,9 @@ class Packed(Movable):
         """The same value on ``device``: one copy."""
         return Packed(self.buffer.to(device, non_blocking=non_blocking), self.slots, self.form)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        if self.buffer.numel() > SMALL or self.buffer.device.type != "cpu":
-            return Packed, (self.buffer, self.slots, self.form)
-        return _received, (self.buffer.numpy().tobytes(), self.slots, self.form)
-
     def pin_memory(self) -> "Packed":
         """The same value in page-locked memory: one copy."""
         return Packed(self.buffer.pin_memory(), self.slots, self.form)
-
-
-def _received(content: bytes, slots: tuple[Slot | None, ...], form: bytes) -> Packed:
-    buffer = torch.frombuffer(bytearray(content), dtype=torch.uint8) if content else torch.empty(0)
-    return Packed(buffer.to(torch.uint8), slots, form)
 
 
 def packed(tree: Any, *, empty: Callable[..., Tensor] = torch.empty) -> Packed:

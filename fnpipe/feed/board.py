@@ -34,11 +34,11 @@ class Board:
         (self.table,) = state
         self._numbers = self.table.numpy()
         self.lines = tuple(Line(row) for row in self._numbers)
+        self._streams, self._done = (self._numbers[:-1, AT[name]] for name in ("stream", "done"))
 
     def done(self, stream: int) -> int:
         """How many batches of a stream are finished."""
-        workers = self._numbers[:-1]
-        return int(workers[workers[:, AT["stream"]] == stream, AT["done"]].sum())
+        return int(self._done @ (self._streams == stream))
 
     def seconds(self) -> dict[str, float]:
         """Seconds that all workers together spent on each part of the work."""

@@ -1,29 +1,25 @@
 """Persistent workers of a torch DataLoader, fed with addresses that do not end."""
 
 import multiprocessing
-import os
-import shutil
 import signal
 from collections.abc import Iterator
 from math import ceil
-from pathlib import Path
 from threading import Thread
 from time import monotonic_ns, sleep
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from torch import Tensor
-from torch.utils.data import DataLoader, get_worker_info
-from torch.utils.data import Dataset as TorchDataset
+from torch.utils.data import DataLoader
 from torch.utils.data._utils import signal_handling
 
-from fnpipe import packing
 from fnpipe.feed.addresses import Address, Addresses
-from fnpipe.feed.board import Board, Line
-from fnpipe.feed.failures import Failure, Replaced, failure, replace_failing
+from fnpipe.feed.board import Board
+from fnpipe.feed.failures import Failure
 from fnpipe.feed.job import Job
+from fnpipe.feed.parcels import Left, Parcels, Sent
 from fnpipe.feed.ranks import Share
-from fnpipe.packing import Packed, packed
+from fnpipe.feed.slab import Slab
+from fnpipe.packing import Packed
 from fnpipe.types import LoaderError
 
 
@@ -31,90 +27,6 @@ POLL = 2.0
 """Seconds after which a loader that waits looks whether its workers are alive."""
 GRACE = 5.0
 """Seconds that the clearing up after dead workers may take before it is left to a thread."""
-
-
-class Sent(NamedTuple):
-    """A parcel in one buffer, and the samples that were replaced in it."""
-
-    packed: Packed
-    replaced: tuple[Replaced, ...] = ()
-
-    def pin_memory(self) -> "Sent":
-        """The same in page-locked memory; torch's DataLoader calls it."""
-        return self._replace(packed=self.packed.pin_memory())
-
-
-class Parcels(TorchDataset[Any]):
-    """What a worker makes of an address: a parcel, a failure, or None of an old stream's."""
-
-    def __init__(self, job: Job, board: Board, on_error: str) -> None:
-        self.job, self.board, self.on_error = job, board, on_error
-
-    def __getitem__(self, address: Address) -> Sent | Failure | None:
-        info = get_worker_info()
-        line, wanted = self.board.lines[info.id if info else 0], self.board.lines[-1]["stream"]
-        if address.stream != wanted:
-            return None
-        if line["stream"] != address.stream:
-            line["stream"], line["done"] = address.stream, 0
-        line["pid"], line["epoch"], line["step"] = os.getpid(), address.epoch, address.step
-        line["sample"], line["since"] = -1, monotonic_ns()
-        who = f"worker {info.id} (pid {os.getpid()})" if info else "no worker"
-        sent = self._send(address, line, info.num_workers if info else 1, who)
-        line["since"] = 0
-        line["done"] += 1
-        return sent
-
-    def _send(self, address: Address, line: Line, stride: int, who: str) -> Sent | Failure:
-        ids, replaced = self.job.ids(address, stride=stride), ()
-        empty = shared_memory if get_worker_info() else torch.empty
-        try:
-            try:
-                parcel = self.job.prepare(address, ids=ids, line=line)
-            except Exception:
-                if self.on_error == "raise":
-                    raise
-                ids, replaced = replace_failing(self.job, address, ids)
-                parcel = self.job.prepare(address, ids=ids, line=line)
-            start = monotonic_ns()
-            sent = Sent(packed(parcel, empty=empty), replaced)
-            line.spend("pack", start)
-        except Exception as error:
-            return failure(self.job, address, ids, error, who)
-        return sent
-
-
-def shared_memory(count: int, *, dtype: torch.dtype) -> Tensor:
-    """Memory that another process can see.
-
-    A worker that writes there at once saves the copy that sending any other tensor takes. It also
-    learns that there is no more of it as an error, here; in the thread that sends, where it would
-    come up else, nobody could catch it, and the loader would wait for ever.
-    What is sent whole anyway (:data:`fnpipe.packing.SMALL`) needs none. Errors: LoaderError.
-    """
-    if count <= packing.SMALL:
-        return torch.empty(count, dtype=dtype)
-    try:
-        storage = torch.UntypedStorage._new_shared(count)
-    except RuntimeError as error:
-        raise LoaderError(
-            f"no {count:,} bytes of shared memory for a batch ({error}): {_limits()}; lower "
-            "workers, prefetch or batch_size, or raise the limit (docker run --shm-size, ulimit -n)"
-        ) from error
-    return torch.empty(0, dtype=dtype).set_(storage)  # type: ignore[call-overload]
-
-
-def _limits() -> str:
-    """How much shared memory and how many files there are to be had."""
-    if not Path("/dev/shm").is_dir():
-        return "this system does not say what is left of it"
-    import resource  # there is none on Windows
-
-    shm, (files, _) = shutil.disk_usage("/dev/shm"), resource.getrlimit(resource.RLIMIT_NOFILE)
-    return (
-        f"/dev/shm has {shm.free:,} bytes free of {shm.total:,}, and a process may open {files} "
-        "files"
-    )
 
 
 class Workers:
@@ -132,11 +44,12 @@ class Workers:
         start_method: str | None,
         prefetch: int,
         ahead: bool,
+        device: torch.device,
         pin: bool,
         on_error: str,
         timeout: float,
     ) -> None:
-        self.job, self.count, self.timeout = job, count, timeout
+        self.job, self.count, self.timeout, self.device = job, count, timeout, device
         self.board = Board(max(count, 1))
         self._addresses = Addresses(job.epochs, ahead)
         self._options: dict[str, Any] = {"num_workers": count, "pin_memory": pin}
@@ -145,6 +58,7 @@ class Workers:
                 "persistent_workers": True, "prefetch_factor": prefetch,
                 "timeout": timeout / ceil(timeout / POLL), "multiprocessing_context": start_method,
             }  # fmt: skip
+        self._places = prefetch + 2  # two more are with the loader: one used, one on its way
         self._parcels = Parcels(job, self.board, on_error)
         self._loader: DataLoader[Any] | None = None
         self._stream: Iterator[Any] | None = None
@@ -163,6 +77,8 @@ class Workers:
         self.board.lines[-1]["stream"] = self._next.stream
         if self._loader is not None:
             self._rest()
+            if self._parcels.slab is not None:
+                self._parcels.slab.clear()
             try:
                 self._stream = iter(self._loader)
                 return
@@ -173,6 +89,7 @@ class Workers:
         self._start()
 
     def _start(self) -> None:
+        self._parcels.slab = Slab(self.count, self._places) if self.count else None
         self._loader = DataLoader(
             self._parcels, batch_size=None, sampler=self._addresses,  # type: ignore[arg-type]
             **self._options,
@@ -185,6 +102,8 @@ class Workers:
         if getattr(stream, "_worker_pids_set", False):
             signal_handling._remove_worker_pids(id(stream))  # pyright: ignore
             stream._worker_pids_set = False  # type: ignore[attr-defined]
+        if self._parcels.slab is not None and self.device.type == "cuda":
+            self._parcels.slab.lock_pages()
 
     def _rest(self) -> None:
         """Wait until every worker has finished the batch that it is at."""
@@ -214,9 +133,25 @@ class Workers:
         self._taken += 1
         epoch, step = self.job.epochs.following(self._next.epoch, self._next.step)
         self._next = self._next._replace(epoch=epoch, step=step)
-        return taken
+        return self._find(taken) if isinstance(taken, Left) else taken
 
-    def _poll(self) -> Sent | Failure | None:
+    def _find(self, left: Left) -> Sent:
+        """A parcel that lies in the slab; on the host a copy of it, since batches are kept."""
+        slab = self._parcels.slab
+        assert slab is not None
+        buffer = slab.view(left.worker, left.place, left.size)
+        place = left.worker, left.place
+        if self.device.type != "cuda":
+            buffer, place = buffer.clone(), None
+            slab.free(left.worker, left.place)
+        return Sent(Packed(buffer, left.slots, left.form), left.replaced, place)
+
+    def give_back(self, sent: Sent, copied: Any) -> None:
+        """The event ``copied`` ends the last use of a parcel's buffer."""
+        if sent.place is not None and self._parcels.slab is not None:
+            self._parcels.slab.free(*sent.place, after=copied)
+
+    def _poll(self) -> Sent | Left | Failure | None:
         """The next batch, or None where it takes longer and all workers are alive."""
         try:
             return next(self._stream)  # type: ignore[arg-type]
@@ -249,6 +184,9 @@ class Workers:
             end.start()
             end.join(GRACE if kill else None)
         self._processes = set()
+        if self._parcels.slab is not None:
+            self._parcels.slab.clear()
+            self._parcels.slab = None
         self.board.clear()
 
     def _explain(self, error: Exception) -> str:

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 import fnpipe as fp
-from fnpipe import packing
 from fnpipe.data.dataset import Dataset
+from fnpipe.feed import slab
 from fnpipe.feed.addresses import Address
 from fnpipe.types import DataError, LoaderError
 
@@ -239,7 +239,7 @@ def test_a_consumer_may_stop_early_and_end(data: Dataset, tmp_path: Path):
 
 def keep_many(data: Dataset, count: int, files: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
-    packing.SMALL = 0  # these photos are small, and would be sent whole
+    slab.PLACE = 0  # these photos are small
     loader = load(data, batch_size=1, workers=4)
     kept: list[Tensor] = []
     while len(kept) < count:

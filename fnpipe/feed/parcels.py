@@ -1,0 +1,140 @@
+"""What a worker makes of an address, and how it gets to the loader."""
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic_ns
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import UInt8
+from torch import Tensor
+from torch.utils.data import Dataset as TorchDataset
+from torch.utils.data import get_worker_info
+
+from fnpipe.feed.addresses import Address
+from fnpipe.feed.board import Board, Line
+from fnpipe.feed.failures import Failure, Replaced, failure, replace_failing
+from fnpipe.feed.job import Job
+from fnpipe.feed.slab import Slab
+from fnpipe.packing import Packed, Slot, packed
+from fnpipe.types import LoaderError
+
+
+class Sent(NamedTuple):
+    """A parcel in one buffer, and the samples that were replaced in it.
+
+    ``place`` is (worker, place) where the buffer lies in the slab, and is the worker's again after
+    :meth:`Workers.give_back`.
+    """
+
+    packed: Packed
+    replaced: tuple[Replaced, ...] = ()
+    place: tuple[int, int] | None = None
+
+    def pin_memory(self) -> "Sent":
+        """The same in page-locked memory; torch's DataLoader calls it."""
+        return self._replace(packed=self.packed.pin_memory())
+
+
+@dataclass(frozen=True)
+class Left:
+    """What a worker sends of a parcel that it left in the slab: all of a :class:`Sent` but it.
+
+    No tuple, since torch's DataLoader makes lists of those on their way.
+    """
+
+    worker: int
+    place: int
+    size: int
+    slots: tuple[Slot | None, ...]
+    form: bytes
+    replaced: tuple[Replaced, ...]
+
+
+class Parcels(TorchDataset[Any]):
+    """What a worker makes of an address: a parcel, a failure, or None of an old stream's."""
+
+    def __init__(self, job: Job, board: Board, on_error: str) -> None:
+        self.job, self.board, self.on_error = job, board, on_error
+        self.slab: Slab | None = None
+
+    def __getitem__(self, address: Address) -> Sent | Left | Failure | None:
+        info = get_worker_info()
+        line, wanted = self.board.lines[info.id if info else 0], self.board.lines[-1]["stream"]
+        if address.stream != wanted:
+            return None
+        if line["stream"] != address.stream:
+            line["stream"], line["done"] = address.stream, 0
+        line["pid"], line["epoch"], line["step"] = os.getpid(), address.epoch, address.step
+        line["sample"], line["since"] = -1, monotonic_ns()
+        who = f"worker {info.id} (pid {os.getpid()})" if info else "no worker"
+        sent = self._send(address, line, info.num_workers if info else 1, who)
+        line["since"] = 0
+        line["done"] += 1
+        return sent
+
+    def _send(self, address: Address, line: Line, stride: int, who: str) -> Sent | Left | Failure:
+        ids, replaced = self.job.ids(address, stride=stride), ()
+        try:
+            try:
+                parcel = self.job.prepare(address, ids=ids, line=line)
+            except Exception:
+                if self.on_error == "raise":
+                    raise
+                ids, replaced = replace_failing(self.job, address, ids)
+                parcel = self.job.prepare(address, ids=ids, line=line)
+            start = monotonic_ns()
+            sent = self._pack(parcel, replaced)
+            line.spend("pack", start)
+        except Exception as error:
+            return failure(self.job, address, ids, error, who)
+        return sent
+
+    def _pack(self, parcel: Any, replaced: tuple[Replaced, ...]) -> Sent | Left:
+        """A parcel where the loader finds it: in the slab, in shared memory of its own, or here."""
+        info, slab = get_worker_info(), self.slab
+        if info is None or slab is None:
+            return Sent(packed(parcel), replaced)
+
+        def empty(count: int, *, dtype: torch.dtype) -> Tensor:
+            room = slab.take(info.id, count)
+            return shared_memory(count) if room is None else room
+
+        made = packed(parcel, empty=empty)
+        place = slab.place(made.buffer)
+        if place is None:
+            return Sent(made, replaced)
+        return Left(info.id, place, made.buffer.numel(), made.slots, made.form, replaced)
+
+
+def shared_memory(count: int) -> UInt8[Tensor, " count"]:
+    """Memory that another process can see.
+
+    A worker that writes there at once saves the copy that sending any other tensor takes. It also
+    learns that there is no more of it as an error, here; in the thread that sends, where it would
+    come up else, nobody could catch it, and the loader would wait for ever.
+    Errors: LoaderError.
+    """
+    try:
+        storage = torch.UntypedStorage._new_shared(count)
+    except RuntimeError as error:
+        raise LoaderError(
+            f"no {count:,} bytes of shared memory for a batch ({error}): {_limits()}; lower "
+            "workers, prefetch or batch_size, or raise the limit (docker run --shm-size, ulimit -n)"
+        ) from error
+    return torch.empty(0, dtype=torch.uint8).set_(storage)  # type: ignore[call-overload]
+
+
+def _limits() -> str:
+    """How much shared memory and how many files there are to be had."""
+    if not Path("/dev/shm").is_dir():
+        return "this system does not say what is left of it"
+    import resource  # there is none on Windows
+
+    shm, (files, _) = shutil.disk_usage("/dev/shm"), resource.getrlimit(resource.RLIMIT_NOFILE)
+    return (
+        f"/dev/shm has {shm.free:,} bytes free of {shm.total:,}, and a process may open {files} "
+        "files"
+    )

@@ -1,0 +1,138 @@
+"""Places for small parcels: who may write where, and when."""
+
+import pytest
+import torch
+
+import fnpipe as fp
+from fnpipe.data.dataset import Dataset
+from fnpipe.feed import slab as slabs
+from fnpipe.feed.slab import Slab
+from fnpipe.testing import assert_same_bits
+
+
+class Copy:
+    """Stands in for a CUDA event."""
+
+    def __init__(self) -> None:
+        self.done = False
+
+    def query(self) -> bool:
+        return self.done
+
+    def synchronize(self) -> None:
+        self.done = True
+
+
+def test_a_worker_takes_each_of_its_places_once():
+    slab = Slab(2, 3)
+    taken = [slab.take(1, 5) for _ in range(4)]
+    assert [None if t is None else slab.place(t) for t in taken] == [0, 1, 2, None]
+    assert slab.take(0, 5) is not None
+    slab.free(1, 2)
+    again = slab.take(1, 7)
+    assert again is not None
+    assert (slab.place(again), again.numel()) == (2, 7)
+
+
+def test_a_place_is_a_place_of_one_worker_alone():
+    slab = Slab(2, 2)
+    rooms = [slab.take(worker, 4) for worker in (0, 0, 1, 1)]
+    for number, room in enumerate(rooms):
+        assert room is not None
+        room.fill_(number)
+    assert [slab.view(w, p, 4).tolist() for w in (0, 1) for p in (0, 1)] == [
+        [n] * 4 for n in range(4)
+    ]
+
+
+def test_what_is_too_large_finds_no_place(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(slabs, "PLACE", 8192)
+    slab = Slab(1, 1)
+    assert slab.take(0, 8193) is None
+    assert slab.take(0, 8192) is not None
+
+
+def test_all_places_together_are_bounded():
+    slab = Slab(14, 10)
+    assert slab.take(13, slabs.ALL // 140 + 1) is None
+    assert slab.take(13, slabs.ALL // 140 // slabs.PAGE * slabs.PAGE) is not None
+
+
+def test_a_buffer_elsewhere_is_no_place():
+    assert Slab(1, 1).place(torch.zeros(3, dtype=torch.uint8)) is None
+
+
+def test_a_place_is_free_when_its_copy_is_done():
+    slab, copy = Slab(1, 1), Copy()
+    slab.take(0, 4)
+    slab.free(0, 0, after=copy)
+    assert slab.take(0, 4) is None
+    copy.done = True
+    slab.look()
+    assert slab.take(0, 4) is not None
+
+
+def test_places_are_freed_in_the_order_of_copies():
+    slab, first, second = Slab(1, 2), Copy(), Copy()
+    slab.take(0, 4)
+    slab.take(0, 4)
+    second.done = True
+    slab.free(0, 0, after=first)
+    slab.free(0, 1, after=second)
+    assert slab.take(0, 4) is None  # the stream copies in order: this one cannot be done yet
+    first.done = True
+    slab.look()
+    assert slab.take(0, 4) is not None
+
+
+def test_clearing_waits_for_copies():
+    slab, copy = Slab(1, 1), Copy()
+    slab.take(0, 4)
+    slab.free(0, 0, after=copy)
+    slab.clear()
+    assert copy.done
+    assert slab.take(0, 4) is not None
+
+
+def test_no_memory_means_no_places(monkeypatch: pytest.MonkeyPatch):
+    whole = torch.UntypedStorage._new_shared
+
+    def refuse(size: int) -> torch.UntypedStorage:
+        if size > 1:
+            raise RuntimeError("No space left on device")
+        return whole(size)
+
+    monkeypatch.setattr(torch.UntypedStorage, "_new_shared", refuse)
+    slab = Slab(2, 2)
+    assert slab.take(0, 1) is None
+    assert slab.place(torch.zeros(1, dtype=torch.uint8)) is None
+
+
+def test_a_worker_and_the_loader_see_the_same():
+    slab = Slab(1, 1)
+    other = object.__new__(Slab)
+    other.__setstate__(slab.__getstate__())
+    room = other.take(0, 3)
+    assert room is not None
+    room.fill_(9)
+    assert slab.view(0, 0, 3).tolist() == [9, 9, 9]
+    assert slab.take(0, 3) is None
+    slab.free(0, 0)
+    assert other.take(0, 3) is not None
+
+
+@pytest.mark.parametrize("place", [0, 4096, 2**20])
+def test_batches_are_the_same_wherever_parcels_lie(
+    photos: Dataset, place: int, monkeypatch: pytest.MonkeyPatch
+):
+    """Every batch is kept, so a place that were handed out itself would change under it."""
+    monkeypatch.setattr(slabs, "PLACE", place)
+    recipe = fp.pipe(fp.resize(16), fp.flip(horizontal=0.5))
+    options = {"batch_size": 2, "seed": 0, "worker_backend": "eager", "backend": "eager"}
+    with fp.Loader(photos, recipe, workers=2, start_method="fork", **options) as loader:
+        kept = [batch for _ in range(3) for batch in loader]
+    alone = fp.Loader(photos, recipe, **options)
+    expected = [batch for _ in range(3) for batch in alone]
+    assert len(kept) == len(expected)
+    for mine, other in zip(kept, expected, strict=True):
+        assert_same_bits(mine, other)
