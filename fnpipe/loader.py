@@ -92,7 +92,7 @@ class Loader:
         on_error: str = "raise",
         timeout: float = 600.0,
     ) -> None:
-        self.device = torch.device(device)
+        self.device = _exactly(torch.device(device))
         self.backends: dict[Pipeline, Chosen] = {
             each: cuts.choose_backends(each, cut, self.device, worker_backend, backend)
             for each in values_of(pipeline)
@@ -201,15 +201,20 @@ class Loader:
         """Copy a parcel to the device, on a stream of its own, without waiting for it."""
         if self._side is None:
             return buffer.unpack(), None
-        with torch.cuda.stream(self._side):
+        # By number, and without a context: torch takes 15 us more for either, of 160 a batch.
+        stream = torch.cuda.current_stream(self.device.index)
+        torch.cuda.set_stream(self._side)
+        try:
             parcel = buffer.to(self.device, non_blocking=True).unpack()
+        finally:
+            torch.cuda.set_stream(stream)
         # An event, since the stream may be copying the next parcel when this one is wanted.
         return parcel, self._side.record_event()
 
     def _complete(self, moved: Moved, pipeline: Pipeline) -> Batch:
         parcel, copied = moved
         if copied is not None:
-            stream = torch.cuda.current_stream(self.device)
+            stream = torch.cuda.current_stream(self.device.index)
             stream.wait_event(copied)
             # The copy's memory belongs to the side stream; it must not be reused before this
             # stream is done with it.
@@ -264,6 +269,13 @@ class Loader:
             explain(each, cut=self.job.cut, backends=backends)
             for each, backends in self.backends.items()
         )
+
+
+def _exactly(device: torch.device) -> torch.device:
+    """The device that is meant: "cuda" is the current one."""
+    if device.type != "cuda" or device.index is not None:
+        return device
+    return torch.device("cuda", torch.cuda.current_device())
 
 
 def _none_of(batch: Batch) -> Batch:

@@ -225,8 +225,12 @@ def test_a_plan_and_sources_apart_are_refused() -> None:
         PIPELINES["mosaic"].render(plan, sources.to(CUDA), backend="triton")
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+@pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("cut", cuts.CUTS)
-def test_loaders_give_the_bytes_of_the_cpu(cut: str, gpu_photos: Callable[[], fp.Dataset]) -> None:
+def test_loaders_give_the_bytes_of_the_cpu(
+    cut: str, workers: int, gpu_photos: Callable[[], fp.Dataset]
+) -> None:
     data = gpu_photos()
     train = fp.pipe(
         fp.mosaic(96), fp.affine(scale=0.5), HSV, fp.finish(torch.bfloat16, channels_last=True)
@@ -237,10 +241,12 @@ def test_loaders_give_the_bytes_of_the_cpu(cut: str, gpu_photos: Callable[[], fp
 
     loader = fp.Loader(
         data, train, batch_size=5, seed=1, device=CUDA, cut=cut, worker_backend="eager",
-        pool=Pool() if cut == "plan" else None,
+        pool=Pool() if cut == "plan" else None, workers=workers,
     )  # fmt: skip
-    for epoch in range(2):
-        for batch in loader:
+    with loader:  # all are kept, so that a place in which another lies by now would show
+        epochs = [list(loader) for _ in range(3)]
+    for epoch, batches in enumerate(epochs):
+        for batch in batches:
             expected = fp.make_batch(data, train, batch.ids.cpu(), seed=1, epoch=epoch)
             assert_same_bits(expected.images, batch.images.cpu(), what=f"{cut}, epoch {epoch}")
             assert_same_bits(expected.targets, batch.targets.to("cpu"))
