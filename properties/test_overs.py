@@ -17,7 +17,7 @@ from torch import Tensor
 import fnpipe as fp
 from fnpipe import backends, cuts
 from fnpipe.numerics import count_differences
-from fnpipe.ops import layers, occlude
+from fnpipe.ops import layers, occlude, runs, trace
 from fnpipe.ops import render as definitions
 from fnpipe.ops.annotate import ROWS, select
 from fnpipe.ops.layers import annotate_some, rasterized
@@ -370,23 +370,26 @@ def assert_found(law: Callable[..., Any], patch: pytest.MonkeyPatch, module: Any
 
 
 @pytest.mark.parametrize(
-    "bug",
+    ("module", "bug"),
     [
-        ("fill", "*lines) * 2).ceil()", "*lines) * 2).floor()"),
-        ("fill", "(end * 2).ceil()", "(end * 2).floor()"),
-        ("_less", "rest[here] ^= hidden", "rest[here] ^= cover[there]"),
-        ("_less", "cells[1::2, 1::2]", "cells[::2, ::2]"),
-        ("_less", "float(b + s)", "float(b + s + 1)"),
-        ("_less", "if a == b", "if a == a"),
-        ("_under", "x0 < right", "x1 < right"),
+        (runs, ("_crossings", "(position * 2).ceil()", "(position * 2).floor()")),
+        (runs, ("_crossings", "(y * 2).ceil()", "(y * 2).floor()")),
+        (occlude, ("subtract", "mine & ~its & 1", "(mine ^ its) & 1")),
+        (occlude, ("spread", "// grid.width + 1", "// grid.width")),
+        (occlude, ("extents", "row & 1 == 1", "row & 1 == 0")),
+        (occlude, ("extents", "row[last] + 1", "row[last] + 2")),
+        (occlude, ("_lessen", "np.where(moved, after.boxes[less]", "np.where(moved, box")),
+        (occlude, ("_under", "x0 < right", "x1 < right")),
+        (trace, ("_walk", "below != outer", "below == outer")),
     ],
     ids=[
-        "a cell too many", "a row too many", "more than there is", "other pixels",
-        "a side too far", "a box that stays", "instances that are not seen",
+        "a cell too many", "a row too many", "more than there is", "a row of the cover too few",
+        "other pixels", "a side too far", "a box that stays", "instances that are not seen",
+        "loops walked to the left",
     ],
 )  # fmt: skip
-def test_another_remainder_is_seen(monkeypatch: pytest.MonkeyPatch, bug: tuple[str, str, str]):
-    assert_found(assert_left, monkeypatch, occlude, *bug)
+def test_another_remainder_is_seen(monkeypatch: pytest.MonkeyPatch, module, bug):
+    assert_found(assert_left, monkeypatch, module, *bug)
 
 
 @pytest.mark.parametrize(
