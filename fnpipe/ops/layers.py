@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float32, Int64
+from jaxtyping import Bool, Float32, Float64, Int64
 from torch import Tensor
 
 from fnpipe.ops.annotate import annotate, concatenate, select, take
@@ -108,6 +108,20 @@ def _move(targets: Targets, by: Float32[Tensor, "n 2"]) -> Targets:
 def only(plan: Plan, images: Bool[Tensor, " b"]) -> Plan:
     """A plan that shows fill, and needs no photo, but for ``images``."""
     return plan.replace(sources=torch.where(images[:, None], plan.sources, -1))
+
+
+def rectangles(
+    low: Float64[Tensor, "b c 2"], high: Float64[Tensor, "b c 2"], there: Bool[Tensor, "b c"]
+) -> Rings:
+    """Rectangles from x, y ``low`` to ``high`` as rings, those of an image as one instance."""
+    (x0, y0), (x1, y1) = low[there].unbind(1), high[there].unbind(1)
+    corners = torch.stack([x0, y0, x1, y0, x1, y1, x0, y1], 1).to(torch.float32)
+    count = there.sum(1)
+    return Rings(
+        points=corners.view(-1, 2),
+        ring_offsets=torch.arange(len(corners) + 1) * 4,
+        instance_offsets=torch.cat([count.new_zeros(1), count.cumsum(0)]),
+    )
 
 
 def by_image(targets: Targets, images: int) -> Rings:
