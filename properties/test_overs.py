@@ -402,7 +402,7 @@ def assert_found(law: Callable[..., Any], patch: pytest.MonkeyPatch, module: Any
         (occlude, ("spread", "// grid.width + 1", "// grid.width")),
         (occlude, ("extents", "row & 1 == 1", "row & 1 == 0")),
         (occlude, ("extents", "row[last] + 1", "row[last] + 2")),
-        (occlude, ("_lessen", "np.where(moved, after.boxes[less]", "np.where(moved, box")),
+        (occlude, ("_lessen", "np.where(moved, after.boxes", "np.where(moved, before.boxes")),
         (occlude, ("_under", "x0 < right", "x1 < right")),
         (trace, ("_walk", "below != outer", "below == outer")),
     ],

@@ -11,20 +11,12 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float64, Int64
+from jaxtyping import Int64
 from torch import Tensor
 
 from fnpipe.ops.annotate import add_corners
 from fnpipe.ops.points import bounds, gather_ragged
-from fnpipe.ops.runs import (
-    Grid,
-    Runs,
-    fill,
-    grid_round,
-    holds,
-    spread,
-    subtract,
-)
+from fnpipe.ops.runs import Grid, Runs, fill, grid_round, holds, spread, subtract
 from fnpipe.ops.trace import trace
 from fnpipe.types import Keypoints, Rings, Targets
 
@@ -32,8 +24,8 @@ from fnpipe.types import Keypoints, Rings, Targets
 class Extents(NamedTuple):
     """Of each plane of a grid: its cells, its pixels, and their bounds, if any."""
 
-    cells: Float64[np.ndarray, " n"]
-    pixels: Float64[np.ndarray, " n"]
+    cells: Int64[np.ndarray, " n"]
+    pixels: Int64[np.ndarray, " n"]
     boxes: Int64[np.ndarray, "n 4"]
 
 
@@ -58,30 +50,23 @@ def occlude(targets: Targets, cover: Rings) -> Targets:
 def _lessen(
     targets: Targets, rows: Int64[Tensor, " q"], whole: Runs, rest: Runs, grid: Grid
 ) -> Targets:
-    """Targets of which ``rows`` were the cells ``whole``, a plane each, and are now ``rest``."""
+    """Targets of which ``rows`` held the cells ``whole``, a plane each, and now hold ``rest``."""
     before, after = extents(whole, grid, len(rows)), extents(rest, grid, len(rows))
-    less = np.flatnonzero(after.cells < before.cells)
-    if not len(less):
-        return targets
     thin = before.pixels == 0  # without a pixel's centre: its cells decide
-    share = np.where(thin, after.cells, after.pixels)[less]
-    share = share / np.where(thin, before.cells, before.pixels)[less]
-    row = rows[torch.from_numpy(less)]
+    old, new = (np.where(thin, part.cells, part.pixels) for part in (before, after))
+    share = np.divide(new, old, out=np.ones(len(rows)), where=old > 0)
+    less, moved = after.cells < before.cells, (after.boxes != before.boxes) & ~thin[:, None]
+    seen = share > 0
     boxes, visible = targets.boxes.clone(), targets.visible.clone()
-    box = targets.boxes[row].numpy()
-    moved = (after.boxes != before.boxes)[less] & ~thin[less, None]
-    box = np.where(moved, after.boxes[less], box) * (share > 0)[:, None]
-    boxes[row] = torch.from_numpy(box.astype(np.float32))
-    visible[row] *= torch.from_numpy(share).float()
-    seen = np.zeros(len(rows), bool)
-    seen[less[share > 0]] = True
-    seen &= (targets.rings.instance_offsets.diff() > 0)[rows].numpy()
-    rings = _retrace(rest[seen[rest // grid.area]], grid, len(rows))
+    sides = np.where(moved, after.boxes, boxes[rows].numpy()) * seen[:, None]
+    boxes[rows] = torch.from_numpy(sides.astype(np.float32))
+    visible[rows] *= torch.from_numpy(share).float()
+    ringed = (targets.rings.instance_offsets.diff() > 0)[rows].numpy()
+    traced = _retrace(rest[(less & seen & ringed)[rest // grid.area]], grid, len(rows))
     place = torch.arange(len(targets))
-    place[row] = len(targets) + torch.from_numpy(less)
-    return targets.replace(
-        boxes=boxes, visible=visible, rings=pick(_join(targets.rings, rings), place)
-    )
+    place[rows[torch.from_numpy(less)]] = len(targets) + torch.from_numpy(np.flatnonzero(less))
+    rings = pick(_join(targets.rings, traced), place)
+    return targets.replace(boxes=boxes, visible=visible, rings=rings)
 
 
 def _retrace(runs: Runs, grid: Grid, planes: int) -> Rings:
@@ -101,11 +86,11 @@ def extents(runs: Runs, grid: Grid, planes: int) -> Extents:
     """How large the set in each plane is, and where; pixels are the cells that have centres."""
     begin, length = runs[0::2], runs[1::2] - runs[0::2]
     plane, row, left = grid.place(begin)
-    cells = np.bincount(plane, length, planes)
+    cells = np.bincount(plane, length, planes).astype(np.int64)
     right, left = (left + length) >> 1, left >> 1
     there = np.flatnonzero((row & 1 == 1) & (right > left))
     plane, row, left, right = plane[there], row[there] >> 1, left[there], right[there]
-    pixels = np.bincount(plane, right - left, planes)
+    pixels = np.bincount(plane, right - left, planes).astype(np.int64)
     first = np.flatnonzero(np.diff(plane, prepend=-1))
     last = np.flatnonzero(np.diff(plane, append=-1))
     low, high = np.minimum.reduceat(left, first), np.maximum.reduceat(right, first)

@@ -52,7 +52,7 @@ class Grid(NamedTuple):
 
 def grid_round(*rings: Rings) -> Grid:
     """A grid that holds all of these, the least one."""
-    points = np.concatenate([part.points.numpy() for part in rings] or [np.zeros((0, 2))])
+    points = np.concatenate([part.points.numpy() for part in rings])
     if not len(points):
         return Grid(0, 0, 1, 1)
     (left, top), (right, bottom) = np.floor(points.min(0)) * 2, np.ceil(points.max(0)) * 2
@@ -99,7 +99,8 @@ def subtract(runs: Runs, other: Runs) -> Runs:
 
 def spread(runs: Runs, grid: Grid, planes: Numbers, to: Runs) -> Runs:
     """Plane ``planes[i]`` of ``runs`` as plane i, in the rows that plane i of ``to`` has."""
-    first, last = bounds_of(to, grid, len(planes))
+    starts = np.searchsorted(to, np.arange(len(planes) + 1) * grid.area)
+    first, last = starts[:-1], starts[1:]
     there = np.flatnonzero(last > first)
     shift = (there - planes[there]) * grid.area
     begin = to[first[there]] // grid.width * grid.width - shift
@@ -109,12 +110,6 @@ def spread(runs: Runs, grid: Grid, planes: Numbers, to: Runs) -> Runs:
     skipped = counts.cumsum() - counts
     index = np.arange(counts.sum()) + np.repeat(low - skipped, counts)
     return runs[index] + np.repeat(shift, counts)
-
-
-def bounds_of(runs: Runs, grid: Grid, planes: int) -> tuple[Numbers, Numbers]:
-    """Where in ``runs`` each plane begins and ends."""
-    starts = np.searchsorted(runs, np.arange(planes + 1) * grid.area)
-    return starts[:-1], starts[1:]
 
 
 def holds(runs: Runs, cells: Numbers) -> Bool[np.ndarray, " n"]:

@@ -11,7 +11,8 @@ from torch import Tensor
 from fnpipe.ops.runs import Grid, Runs
 
 
-Numbers = Int64[np.ndarray, " _"]
+Corners = Int64[np.ndarray, " _"]
+"""One integer a corner, or which corners."""
 Piece = tuple[int, int]
 """A part of an array: its start and its length."""
 
@@ -70,7 +71,7 @@ def bridge(rings: list[Piece]) -> list[Piece]:
     return there + first[-2:0:-1]
 
 
-def _corners(runs: Runs, grid: Grid) -> tuple[Numbers, Bool[np.ndarray, " _"]]:
+def _corners(runs: Runs, grid: Grid) -> tuple[Corners, Bool[np.ndarray, " _"]]:
     """The cells right below corners, ascending, and whether a loop that begins there has cells in.
 
     Where a row's run begins or ends and the next row's does likewise, the outline goes straight on.
@@ -87,7 +88,7 @@ def _corners(runs: Runs, grid: Grid) -> tuple[Numbers, Bool[np.ndarray, " _"]]:
     return numbers >> 1, numbers & 1 == 1
 
 
-def _next(plane: Numbers, y: Numbers, x: Numbers, grid: Grid, cells: Numbers) -> Numbers:
+def _next(plane: Corners, y: Corners, x: Corners, grid: Grid, cells: Corners) -> Corners:
     """The corner after the other end of each corner's horizontal edge, down or up.
 
     Corners of one row pair up to the outline's horizontal parts, so that corners 2 k and 2 k + 1
@@ -101,7 +102,7 @@ def _next(plane: Numbers, y: Numbers, x: Numbers, grid: Grid, cells: Numbers) ->
     return other[np.arange(len(other)) ^ 1]
 
 
-def _walk(after: Numbers, below: Bool[np.ndarray, " _"]) -> tuple[Numbers, list[Piece]]:
+def _walk(after: Corners, below: Bool[np.ndarray, " _"]) -> tuple[Corners, list[Piece]]:
     """Corners where loops enter horizontal edges, and the pieces that loops are of all ends.
 
     A loop begins with its first edge, to the right. ``below`` are the edges with the inside below.
@@ -127,7 +128,7 @@ def _walk(after: Numbers, below: Bool[np.ndarray, " _"]) -> tuple[Numbers, list[
     return entered, list(zip((counts.cumsum() - counts).tolist(), counts.tolist(), strict=True))
 
 
-def _indices(pieces: list[Piece]) -> Numbers:
+def _indices(pieces: list[Piece]) -> Corners:
     """All places of some pieces."""
     starts, counts = np.array(pieces, dtype=np.int64).reshape(-1, 2).T
     return np.arange(counts.sum()) + np.repeat(starts - (counts.cumsum() - counts), counts)

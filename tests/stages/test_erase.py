@@ -78,7 +78,9 @@ def test_case_69_a_pose_keeps_its_rows_through_a_crop_and_under_what_is_erased()
     key = fp.key(seed=4, epoch=0, sample=torch.tensor([0]))
     plan = recipe.draw(key, Album(1, squares()))
     left = -float(plan.forward[0, 0, 0, 2])
-    (x0, y0), _, (x1, y1), _ = plan.overs[0].cover.points.tolist()
+    cover = plan.overs[0].cover
+    assert isinstance(cover, Rings)
+    (x0, y0), _, (x1, y1), _ = cover.points.tolist()
     assert left >= 5
     outside = [(float(i), 50.0) for i in range(5)]
     covered = [(left + x0, y0), (left + x1 - 0.5, y1 - 0.5)]
