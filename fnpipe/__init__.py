@@ -33,6 +33,7 @@ from fnpipe.stages.color import posterize as posterize
 from fnpipe.stages.color import solarize as solarize
 from fnpipe.stages.color import sometimes as sometimes
 from fnpipe.stages.color import uniform as uniform
+from fnpipe.stages.erase import erase as erase
 from fnpipe.stages.finish import finish as finish
 from fnpipe.stages.finish import keep as keep
 from fnpipe.stages.geometry import affine as affine

@@ -274,7 +274,7 @@ def test_layers_give_the_bytes_of_the_cpu() -> None:
     album = Album(photos, scribbles([[ring] for ring in corners], sorted([*range(4)] * 3)))
     pipeline = fp.pipe(
         fp.mosaic(96), fp.copy_paste(p=1.0, max_overlap=1.0), fp.affine(scale=0.5),
-        fp.mixup(p=0.9, alpha=1), fp.cutmix(p=0.5), HSV, fp.finish(torch.float32),
+        fp.mixup(p=0.9, alpha=1), fp.cutmix(p=0.5), fp.erase(p=0.5), HSV, fp.finish(torch.float32),
     )  # fmt: skip
     plan = pipeline.draw(key(seed=5, epoch=2, sample=torch.arange(8) % 4), album)
     assert all(over.active.any() for over in plan.overs)

@@ -17,14 +17,14 @@ from torch import Tensor
 import fnpipe as fp
 from fnpipe import backends, cuts
 from fnpipe.numerics import count_differences
-from fnpipe.ops import layers, occlude
+from fnpipe.ops import layers, occlude, runs, trace
 from fnpipe.ops import render as definitions
 from fnpipe.ops.annotate import ROWS, select
 from fnpipe.ops.layers import annotate_some, rasterized
 from fnpipe.ops.points import bounds
 from fnpipe.ops.raster import masks
 from fnpipe.pipeline import gather
-from fnpipe.stages import paste
+from fnpipe.stages import erase, paste
 from fnpipe.testing import assert_same_bits
 from fnpipe.types import ArgumentError, Plan, Rings, Targets
 
@@ -92,8 +92,13 @@ pastes = st.builds(
 )
 mixups = st.builds(fp.mixup, p=chance, alpha=st.sampled_from([1, 32]))
 cutmixes = st.builds(fp.cutmix, p=chance, alpha=st.sampled_from([1, 4]))
+shares = st.sampled_from([(0.0, 0.0), (0.1, 0.5), (0.3, 1.0)])
+erasures = st.builds(fp.erase, p=chance, count=st.integers(1, 3), side=shares)
 tops = st.lists(
-    st.one_of(pastes, mixups, cutmixes), min_size=1, max_size=3, unique_by=lambda s: s.name
+    st.one_of(pastes, mixups, cutmixes, erasures),
+    min_size=1,
+    max_size=3,
+    unique_by=lambda s: s.name,
 )
 
 
@@ -177,6 +182,25 @@ def test_mixup_is_a_weighted_sum_before_it_is_whole(album, first, after, mixup, 
     assert torch.equal(over.active, over.weight < 1)
 
 
+def assert_erased(album, first, after, stage, seed, colors) -> None:
+    pipeline = fp.pipe(first, stage, *after, *colors)
+    plan = plan_of(pipeline, album, seed)
+    sources, local = gather(plan, album.read)
+    bits = rasterized(plan).overs[0].cover
+    assert isinstance(bits, Tensor)
+    nothing = local.replace(overs=(), sources=torch.full_like(local.sources, -1))
+    fill = pipeline.render(nothing, sources)
+    below = pipeline.render(local.replace(overs=()), sources)
+    assert_same_bits(torch.where(bits[:, None], fill, below), pipeline.render(local, sources))
+    assert torch.equal(bits.flatten(1).any(1), plan.overs[0].active)
+
+
+@some
+@given(albums(), firsts, between, erasures, seeds, st.lists(paints, max_size=1))
+def test_erasing_is_writing_fill_before_colour(album, first, after, stage, seed, colors):
+    assert_erased(album, first, after, stage, seed, colors)
+
+
 @some
 @given(albums(), layered(), seeds)
 def test_an_image_with_nothing_on_top_is_what_it_is_without(album, pipeline, seed):
@@ -225,7 +249,7 @@ def test_triton_makes_eagers_bytes(device, album, pipeline, seed):
     assert_same_bits(pipeline.render(plan, sources), got.cpu())
 
 
-TWO = fp.pipe(fp.letterbox((16, 24)), fp.mixup(p=0.5), fp.finish(torch.uint8))
+TWO = fp.pipe(fp.letterbox((16, 24)), fp.mixup(p=0.5), fp.erase(p=0.5), fp.finish(torch.uint8))
 
 
 @pytest.mark.parametrize("backend", ["compiled", "package"])
@@ -233,9 +257,9 @@ def test_backends_make_eagers_bytes(package_cache: None, device, backend: str):
     """A package looks once for images with nothing on top, twice for the others."""
     album = Album([photo(width, 20, seed=width) for width in range(10, 22)])
     sources, plan = gather(plan_of(TWO, album, 4), album.read)
-    active = plan.overs[0].active
-    assert active.any()
-    assert not active.all()
+    for over in plan.overs:
+        assert over.active.any()
+        assert not over.active.all()
     there = torch.device("cpu") if backend == "package" else device
     got = TWO.render(plan.to(there), sources.to(there), backend=backend)
     count, first = count_differences(TWO.render(plan, sources), got.cpu())
@@ -264,7 +288,7 @@ def assert_left(album, first, after, paste, seed, stride) -> None:
 
 
 @some
-@given(albums(), firsts, between, pastes, seeds, st.sampled_from([1, 2, 4, 8]))
+@given(albums(), firsts, between, st.one_of(pastes, erasures), seeds, st.sampled_from([1, 2, 4, 8]))
 def test_what_is_left_of_a_mask_is_what_is_not_covered(album, first, after, paste, seed, stride):
     """At every stride, bit for bit; boxes and visible shares are those of the pixels left."""
     assert_left(album, first, after, paste, seed, stride)
@@ -370,23 +394,26 @@ def assert_found(law: Callable[..., Any], patch: pytest.MonkeyPatch, module: Any
 
 
 @pytest.mark.parametrize(
-    "bug",
+    ("module", "bug"),
     [
-        ("fill", "*lines) * 2).ceil()", "*lines) * 2).floor()"),
-        ("fill", "(end * 2).ceil()", "(end * 2).floor()"),
-        ("_less", "rest[here] ^= hidden", "rest[here] ^= cover[there]"),
-        ("_less", "cells[1::2, 1::2]", "cells[::2, ::2]"),
-        ("_less", "float(b + s)", "float(b + s + 1)"),
-        ("_less", "if a == b", "if a == a"),
-        ("_under", "x0 < right", "x1 < right"),
+        (runs, ("_crossings", "(position * 2).ceil()", "(position * 2).floor()")),
+        (runs, ("_crossings", "(y * 2).ceil()", "(y * 2).floor()")),
+        (occlude, ("subtract", "mine & ~its & 1", "(mine ^ its) & 1")),
+        (occlude, ("spread", "// grid.width + 1", "// grid.width")),
+        (occlude, ("extents", "row & 1 == 1", "row & 1 == 0")),
+        (occlude, ("extents", "row[last] + 1", "row[last] + 2")),
+        (occlude, ("_lessen", "np.where(moved, after.boxes", "np.where(moved, before.boxes")),
+        (occlude, ("_under", "x0 < right", "x1 < right")),
+        (trace, ("_walk", "below != outer", "below == outer")),
     ],
     ids=[
-        "a cell too many", "a row too many", "more than there is", "other pixels",
-        "a side too far", "a box that stays", "instances that are not seen",
+        "a cell too many", "a row too many", "more than there is", "a row of the cover too few",
+        "other pixels", "a side too far", "a box that stays", "instances that are not seen",
+        "loops walked to the left",
     ],
 )  # fmt: skip
-def test_another_remainder_is_seen(monkeypatch: pytest.MonkeyPatch, bug: tuple[str, str, str]):
-    assert_found(assert_left, monkeypatch, occlude, *bug)
+def test_another_remainder_is_seen(monkeypatch: pytest.MonkeyPatch, module, bug):
+    assert_found(assert_left, monkeypatch, module, *bug)
 
 
 @pytest.mark.parametrize(
@@ -408,6 +435,13 @@ def test_another_layer_is_seen(monkeypatch: pytest.MonkeyPatch, module, bug):
     assert_found(assert_written, monkeypatch, module, *bug)
 
 
+def test_a_photo_where_fill_should_be_is_seen(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(erase, "only", lambda plan, images: plan)
+    colors = st.lists(paints, max_size=1)
+    with pytest.raises(AssertionError):
+        hunt(given(albums(), firsts, between, erasures, seeds, colors)(assert_erased))()
+
+
 # A whole loader, on real photos
 
 REAL = fp.pipe(
@@ -416,6 +450,7 @@ REAL = fp.pipe(
     fp.affine(scale=0.5, translate=0.1),
     fp.mixup(p=0.4),
     fp.cutmix(p=0.4),
+    fp.erase(p=0.4),
     fp.flip(horizontal=0.5),
     fp.hsv(hue=0.015, saturation=0.7, value=0.4),
     fp.finish(torch.uint8),

@@ -10,6 +10,7 @@ from torch import Tensor
 from fnpipe.ops.points import (
     NEAR,
     Outlines,
+    Size,
     check_keypoint_flip,
     clip,
     fit_rectangles,
@@ -33,6 +34,7 @@ def annotate(
     keypoint_flip: tuple[int, ...] = (),
     min_visible: float = 0.0,
     min_side: float = 0.0,
+    sizes: Int64[Tensor, "b 2"] | None = None,
 ) -> Targets:
     """Targets of the images that ``plan`` makes; coordinates in output pixels.
 
@@ -51,25 +53,29 @@ def annotate(
 
     Dropped, in every field, is an instance with no area in the frame, with ``visible`` under
     ``min_visible``, or with a side of the box under ``min_side`` pixels. An image's targets are
-    the same, in bits, whatever else is in the batch. Raises ArgumentError where a pose is mirrored
+    the same, in bits, whatever else is in the batch. ``sizes`` are the images' own frames (height,
+    width), where they are not ``plan.size``. Raises ArgumentError where a pose is mirrored
     and ``keypoint_flip`` is not what :func:`fnpipe.ops.points.check_keypoint_flip` wants.
     """
     sources = plan.sources.flatten()
     tiles = (sources >= 0).nonzero().squeeze(1)
     rows, starts = gather_ragged(offsets, sources[tiles])
     tile = tiles.repeat_interleave(starts.diff())
+    across = max(plan.sources.shape[1], 1)
+    size = plan.size if sizes is None else sizes[tile // across].numpy()
     if not plan.projective:
-        near = _near_frame(targets.boxes[rows], plan.forward.flatten(0, 1), tile, plan.size)
+        near = _near_frame(targets.boxes[rows], plan.forward.flatten(0, 1), tile, size)
         rows, tile = rows[near], tile[near]
+        size = size if isinstance(size, tuple) else size[near.numpy()]
     maps = plan.forward.flatten(0, 1)[tile]
     found = take(targets, rows)
-    rings, boxes, share = _move_outlines(found, maps, plan.size)
+    rings, boxes, share = _move_outlines(found, maps, size)
     quads, front = _move_quads(found.quads, maps)
     moved = found.replace(
         boxes=boxes,
-        owner=tile // max(plan.sources.shape[1], 1),
+        owner=tile // across,
         visible=found.visible * share,
-        keypoints=move_keypoints(found.keypoints, maps, plan.size, keypoint_flip),
+        keypoints=move_keypoints(found.keypoints, maps, size, keypoint_flip),
         quads=quads,
         rings=rings,
     )
@@ -79,7 +85,7 @@ def annotate(
 
 
 def move_keypoints(
-    keypoints: Keypoints, maps: Float64[Tensor, "n 3 3"], size: tuple[int, int], flip: Sequence[int]
+    keypoints: Keypoints, maps: Float64[Tensor, "n 3 3"], size: Size, flip: Sequence[int]
 ) -> Keypoints:
     """Poses in pixels, each under its own map; always k rows, in the order of the skeleton.
 
@@ -95,7 +101,8 @@ def move_keypoints(
     x, y, weight = transform(keypoints[..., :2].reshape(-1, 2), maps, counts).view(3, n, k)
     # Float32 decides what is outside: an edge-to-edge map may give 640 + 1e-13, which is inside.
     x, y = (x / weight).float(), (y / weight).float()
-    seen = (x >= 0) & (x <= size[1]) & (y >= 0) & (y <= size[0]) & (weight >= NEAR)
+    height, width = torch.as_tensor(size).expand(n, 2)[..., None].unbind(1)
+    seen = (x >= 0) & (x <= width) & (y >= 0) & (y <= height) & (weight >= NEAR)
     flags = keypoints[..., 2]
     moved = torch.stack((x, y, flags), 2)
     moved = torch.where((seen & (flags > 0))[..., None], moved, 0.0)
@@ -157,7 +164,7 @@ def _join_offsets(parts: Sequence[Offsets]) -> Offsets:
 
 
 def _near_frame(
-    boxes: Boxes, maps: Maps, which: Int64[Tensor, " n"], size: tuple[int, int]
+    boxes: Boxes, maps: Maps, which: Int64[Tensor, " n"], size: Size
 ) -> Int64[Tensor, " m"]:
     """The rows whose box may show in the frame under the affine map ``maps[which]``.
 
@@ -171,12 +178,13 @@ def _near_frame(
     u, v = a * x + b * y + c, d * x + e * y + f
     across = np.abs(a) * width + np.abs(b) * height + 1.0
     down = np.abs(d) * width + np.abs(e) * height + 1.0
-    seen = (u + across > 0) & (u - across < size[1]) & (v + down > 0) & (v - down < size[0])
+    height, width = np.broadcast_to(size, (len(u), 2)).T
+    seen = (u + across > 0) & (u - across < width) & (v + down > 0) & (v - down < height)
     return torch.from_numpy(np.flatnonzero(seen))
 
 
 def _move_outlines(
-    found: Targets, maps: Float64[Tensor, "n 3 3"], size: tuple[int, int]
+    found: Targets, maps: Float64[Tensor, "n 3 3"], size: Size
 ) -> tuple[Rings, Boxes, Float32[Tensor, " n"]]:
     """Moved and clipped rings; box and visible share of them, or else of the corners."""
     n = len(found)
@@ -185,7 +193,8 @@ def _move_outlines(
     counts = rings.ring_offsets[rings.instance_offsets].diff()
     moved = transform(rings.points, torch.cat((maps, maps[bare])), counts)
     outlines = project(moved, rings.ring_offsets, rings.instance_offsets)
-    outlines, boxes, share = clip(outlines, size)
+    every = size if isinstance(size, tuple) else np.concatenate((size, size[bare.numpy()]))
+    outlines, boxes, share = clip(outlines, every)
     boxes[:, bare.numpy()], share[bare.numpy()] = boxes[:, n:], share[n:]
     boxes, share = torch.from_numpy(boxes[:, :n].T), torch.from_numpy(share[:n])
     return outlines_to_rings(outlines, n), boxes.float().contiguous(), share.float()

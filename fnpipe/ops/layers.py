@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Int64
+from jaxtyping import Bool, Float32, Float64, Int64
 from torch import Tensor
 
 from fnpipe.ops.annotate import annotate, concatenate, select, take
@@ -76,41 +76,52 @@ def _brought(over: Over, targets: Targets, flip: tuple[int, ...]) -> Targets:
     if not over.window:
         return annotate_some(over.plan, targets, over.instances, keypoint_flip=flip)
     assert isinstance(over.cover, Rings)
-    tiles = over.plan.sources.shape[1]
-    boxes = bounds(over.cover)
-    parts = []
-    for image in over.active.nonzero().flatten().tolist():
-        mine = over.instances[over.instances[:, 0] // tiles == image]
-        x0, y0, x1, y1 = (int(side) for side in boxes[image].tolist())
-        moved = _shift(over.plan, x0, y0, (y1 - y0, x1 - x0))
-        parts.append(_move(annotate_some(moved, targets, mine, keypoint_flip=flip), x0, y0))
-    return join(parts) if parts else take(targets, torch.zeros(0, dtype=torch.int64))
+    windows = bounds(over.cover)
+    low, high = windows[:, :2], windows[:, 2:]
+    plan = _shift(over.plan, low)
+    sizes = (high - low).flip(1).long()
+    made = annotate_some(plan, targets, over.instances, keypoint_flip=flip, sizes=sizes)
+    return _move(made, low[made.owner])
 
 
-def _shift(plan: Plan, x: int, y: int, size: tuple[int, int]) -> Plan:
-    """A plan for targets whose frame is a window of its frame, at (x, y)."""
+def _shift(plan: Plan, low: Float32[Tensor, "b 2"]) -> Plan:
+    """A plan for targets in the coordinates of windows whose least corners are ``low``."""
     forward = plan.forward.clone()
-    forward[..., :2, :] -= torch.tensor([[x], [y]]) * forward[..., 2:, :]
-    return plan.replace(forward=forward, size=size)
+    forward[..., :2, :] -= low.double()[:, None, :, None] * forward[..., 2:, :]
+    return plan.replace(forward=forward)
 
 
-def _move(targets: Targets, x: int, y: int) -> Targets:
-    """Targets of a window in the coordinates of its frame; missing keypoints stay (0, 0, 0)."""
-    by = torch.tensor([x, y], dtype=torch.float32)
+def _move(targets: Targets, by: Float32[Tensor, "n 2"]) -> Targets:
+    """Targets of windows in the coordinates of their frames; missing keypoints stay (0, 0, 0)."""
     there = targets.keypoints[..., 2:] > 0
-    keypoints = targets.keypoints.clone()
-    keypoints[..., :2] += torch.where(there, by, 0.0)
+    keypoints, rings = targets.keypoints.clone(), targets.rings
+    keypoints[..., :2] += torch.where(there, by[:, None], 0.0)
+    counts = rings.ring_offsets[rings.instance_offsets].diff()
     return targets.replace(
-        boxes=targets.boxes + by.repeat(2),
+        boxes=targets.boxes + by.repeat(1, 2),
         keypoints=keypoints,
-        quads=targets.quads + by,
-        rings=targets.rings.replace(points=targets.rings.points + by),
+        quads=targets.quads + by[:, None],
+        rings=rings.replace(points=rings.points + by.repeat_interleave(counts, 0)),
     )
 
 
 def only(plan: Plan, images: Bool[Tensor, " b"]) -> Plan:
     """A plan that shows fill, and needs no photo, but for ``images``."""
     return plan.replace(sources=torch.where(images[:, None], plan.sources, -1))
+
+
+def rectangles(
+    low: Float64[Tensor, "b c 2"], high: Float64[Tensor, "b c 2"], there: Bool[Tensor, "b c"]
+) -> Rings:
+    """Rectangles from x, y ``low`` to ``high`` as rings, those of an image as one instance."""
+    (x0, y0), (x1, y1) = low[there].unbind(1), high[there].unbind(1)
+    corners = torch.stack([x0, y0, x1, y0, x1, y1, x0, y1], 1).to(torch.float32)
+    count = there.sum(1)
+    return Rings(
+        points=corners.view(-1, 2),
+        ring_offsets=torch.arange(len(corners) + 1) * 4,
+        instance_offsets=torch.cat([count.new_zeros(1), count.cumsum(0)]),
+    )
 
 
 def by_image(targets: Targets, images: int) -> Rings:

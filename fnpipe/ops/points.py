@@ -32,6 +32,8 @@ Sides = Bool[np.ndarray, "4 _"]
 """Rows left, top, right, bottom."""
 Rows = Int64[np.ndarray, " _"]
 Starts = Int64[np.ndarray, " _"]
+Size = tuple[int, int] | Int64[np.ndarray, "n 2"]
+"""Height and width of the frame, or of each instance's own."""
 
 NEAR = 1e-6
 """Least homogeneous weight in front of the camera; affine maps give 1."""
@@ -87,9 +89,7 @@ def project(moved: Float64[Tensor, "3 p"], rings: Offsets, instances: Offsets) -
     return Outlines(planes[:2], starts, instances.numpy())
 
 
-def clip(
-    outlines: Outlines, size: tuple[int, int]
-) -> tuple[Outlines, Bounds, Float64[np.ndarray, " n"]]:
+def clip(outlines: Outlines, size: Size) -> tuple[Outlines, Bounds, Float64[np.ndarray, " n"]]:
     """What a frame of ``size`` (height, width) holds: rings, exact bounds, share of the area.
 
     The bounds are those of the common area of ring and frame: of the pieces of edges inside, and of
@@ -98,8 +98,8 @@ def clip(
     frame keeps no ring, and has bounds and share 0; one wholly inside stays as it is. A ring that
     is cut may run along a side of the frame there and back.
     """
-    height, width = size
     x0, y0, x1, y1 = boxes = _bounds(outlines.planes, outlines.rings[outlines.instances])
+    height, width = np.broadcast_to(size, (len(x0), 2)).T
     inside = (x0 >= 0) & (y0 >= 0) & (x1 <= width) & (y1 <= height) & (x0 <= x1)
     near = (x0 < width) & (y0 < height) & (x1 > 0) & (y1 > 0)
     boxes[:, ~inside] = 0
@@ -108,7 +108,7 @@ def clip(
         return outlines, boxes, share
     rows = np.flatnonzero(near & ~inside)
     whole = _pick(outlines, rows)
-    part, boxes[:, rows] = _clip_rings(whole, size)
+    part, boxes[:, rows] = _clip_rings(whole, height[rows], width[rows])
     before, after = _areas(whole), _areas(part)
     share[rows] = np.divide(after, before, out=np.zeros_like(after), where=before > 0)
     return _replace(outlines, np.flatnonzero(inside), rows, part), boxes, share.clip(max=1)
@@ -290,13 +290,14 @@ def _cut_behind(planes: Planes, rings: Starts) -> tuple[Planes, Starts]:
     return _keep(planes, rings, planes[2] >= NEAR)
 
 
-def _clip_rings(whole: Outlines, size: tuple[int, int]) -> tuple[Outlines, Bounds]:
+def _clip_rings(whole: Outlines, height: Rows, width: Rows) -> tuple[Outlines, Bounds]:
     """Cut and clamp rings; drop what then only runs along the border; bounds by instance."""
-    frame = np.array([0.0, 0.0, size[1], size[0]])[:, None]
-    planes, rings = _cut(whole.planes, whole.rings, frame)
-    planes = planes.clip(frame[:2], frame[2:]) + 0.0
+    frame = np.stack((0.0 * width, 0.0 * height, width, height)).repeat(np.diff(whole.instances), 1)
+    planes, rings = _cut(whole.planes, whole.rings, frame.repeat(np.diff(whole.rings), axis=1))
+    low, high = np.split(frame.repeat(np.diff(rings), axis=1), 2)
+    planes = planes.clip(low, high) + 0.0
     after = _successors(rings)
-    left, top, right, bottom = sides = np.concatenate((planes == frame[:2], planes == frame[2:]))
+    left, top, right, bottom = sides = np.concatenate((planes == low, planes == high))
     next_sides = sides.take(after, axis=1)
     along, changes = sides & next_sides, sides ^ next_sides
     through = ~np.any(along, axis=0)
@@ -322,7 +323,7 @@ def _cut(planes: Planes, rings: Starts, frame: Bounds) -> tuple[Planes, Starts]:
         crossing = np.flatnonzero(below != below.take(after, axis=1))
         axis, edges = np.divmod(crossing, max(len(after), 1))
         start, end = planes.take(edges, axis=1), planes.take(after[edges], axis=1)
-        row, level = np.arange(len(axis)), level[axis, 0]
+        row, level = np.arange(len(axis)), level[axis, edges]
         share = (level - start[axis, row]) / (end[axis, row] - start[axis, row])
         cuts = start + share * (end - start)
         cuts[axis, row] = level

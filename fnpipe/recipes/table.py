@@ -21,7 +21,7 @@ import torch
 
 from fnpipe.pipeline import Pipeline, pipe
 from fnpipe.recipes import tasks
-from fnpipe.stages import color, finish, geometry, masks, mix, mosaic, paste
+from fnpipe.stages import color, erase, finish, geometry, masks, mix, mosaic, paste
 from fnpipe.types import ArgumentError
 
 
@@ -36,7 +36,7 @@ STAGES: dict[str, type] = {
         *(mosaic.mosaic, geometry.affine, geometry.letterbox, geometry.resize, geometry.crop),
         *(geometry.flip, color.hsv, color.brightness, color.contrast, color.grayscale),
         *(color.solarize, color.posterize, finish.keep, finish.finish, masks.masks),
-        *(paste.copy_paste, mix.mixup, mix.cutmix),
+        *(paste.copy_paste, mix.mixup, mix.cutmix, erase.erase),
     )
 }
 """The stages that a table can hold: all whose parameters are numbers and words."""

@@ -3,11 +3,11 @@
 from dataclasses import KW_ONLY
 
 import torch
-from jaxtyping import Bool, Float64
+from jaxtyping import Bool, Float32, Float64
 from torch import Tensor
 
 from fnpipe.keys import Key, fold_in, uniform
-from fnpipe.ops.layers import only
+from fnpipe.ops.layers import only, rectangles
 from fnpipe.stages.stage import Scene, check_probability, stage
 from fnpipe.types import ArgumentError, Over, Plan, Rings
 
@@ -33,19 +33,12 @@ class mixup:
     source = "other"
 
     def __post_init__(self) -> None:
-        check_probability("mixup", "p", self.p)
-        _check_alpha("mixup", self.alpha)
+        _check(self)
 
     def lay(self, key: Key, plan: Plan, scene: Scene) -> Over:
         mixed = uniform(fold_in(key, "p")) < self.p
         weight = torch.where(mixed, beta(key, self.alpha), 1.0).to(torch.float32)
-        mixed = weight < 1.0
-        return Over(
-            plan=only(plan, mixed),
-            cover=Rings.empty(len(plan)),
-            weight=weight,
-            instances=_those_of(scene, plan, mixed),
-        )
+        return _over(plan, scene, weight < 1.0, Rings.empty(len(plan)), weight)
 
 
 @stage
@@ -70,8 +63,7 @@ class cutmix:
     source = "other"
 
     def __post_init__(self) -> None:
-        check_probability("cutmix", "p", self.p)
-        _check_alpha("cutmix", self.alpha)
+        _check(self)
 
     def lay(self, key: Key, plan: Plan, scene: Scene) -> Over:
         u = uniform(fold_in(key, "window"), 3)
@@ -82,13 +74,8 @@ class cutmix:
         low = (centre - half + 0.5).floor().clamp(min=0.0)
         high = torch.minimum((centre + half + 0.5).floor(), frame)
         cut = (u[:, 2] < self.p) & (high > low).all(1)
-        return Over(
-            plan=only(plan, cut),
-            cover=_rectangles(low, high, cut),
-            weight=torch.ones(len(plan)),
-            instances=_those_of(scene, plan, cut),
-            window=True,
-        )
+        cover = rectangles(low[:, None], high[:, None], cut[:, None])
+        return _over(plan, scene, cut, cover, torch.ones(len(plan)), window=True)
 
 
 def beta(key: Key, alpha: int) -> Float64[Tensor, "*batch"]:
@@ -100,23 +87,23 @@ def beta(key: Key, alpha: int) -> Float64[Tensor, "*batch"]:
     return drawn.sort(-1).values[..., alpha - 1]
 
 
-def _check_alpha(stage: str, alpha: int) -> None:
+def _check(stage: mixup | cutmix) -> None:
+    name, alpha = type(stage).__name__, stage.alpha
+    check_probability(name, "p", stage.p)
     if isinstance(alpha, bool) or not isinstance(alpha, int) or not 1 <= alpha <= MOST:
-        raise ArgumentError(f"{stage}: alpha wanted a whole number in [1, {MOST}], came {alpha!r}")
+        raise ArgumentError(f"{name}: alpha wanted a whole number in [1, {MOST}], came {alpha!r}")
 
 
-def _those_of(scene: Scene, plan: Plan, images: Bool[Tensor, " b"]) -> Tensor:
-    """The instances of some images."""
-    return scene.instances[images[scene.instances[:, 0] // max(plan.sources.shape[1], 1)]]
-
-
-def _rectangles(low: Tensor, high: Tensor, there: Bool[Tensor, " b"]) -> Rings:
-    """A rectangle an image as a ring, none where it is not ``there``."""
-    (x0, y0), (x1, y1) = low[there].unbind(1), high[there].unbind(1)
-    corners = torch.stack([x0, y0, x1, y0, x1, y1, x0, y1], 1).to(torch.float32)
-    count = there.to(torch.int64)
-    return Rings(
-        points=corners.view(-1, 2),
-        ring_offsets=torch.arange(len(corners) + 1) * 4,
-        instance_offsets=torch.cat([count.new_zeros(1), count.cumsum(0)]),
-    )
+def _over(
+    plan: Plan,
+    scene: Scene,
+    images: Bool[Tensor, " b"],
+    cover: Rings,
+    weight: Float32[Tensor, " b"],
+    *,
+    window: bool = False,
+) -> Over:
+    """The pictures of ``plan`` on ``images``, with all of their instances."""
+    there = images[scene.instances[:, 0] // max(plan.sources.shape[1], 1)]
+    instances = scene.instances[there]
+    return Over(only(plan, images), cover, weight, instances, window=window)

@@ -3,6 +3,7 @@
 from dataclasses import KW_ONLY
 from typing import Literal
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float32, Float64, Int64
 from torch import Tensor
@@ -12,7 +13,7 @@ from fnpipe.ops.annotate import take
 from fnpipe.ops.layers import by_image, only
 from fnpipe.ops.raster import following, ragged
 from fnpipe.stages.stage import Scene, check_probability, stage
-from fnpipe.types import ArgumentError, Boxes, Over, Plan, Targets
+from fnpipe.types import ArgumentError, Over, Plan, Targets
 
 
 @stage
@@ -77,12 +78,15 @@ class copy_paste:
         order = number.argsort(stable=True)
         order = order[wanted[order]]
         below = scene.below() if len(order) else above
-        room = _room(below, self.max_overlap)
-        chosen = [above.owner.new_zeros(0)]
-        for image in above.owner[order].unique().tolist():
-            rows, under = order[above.owner[order] == image], below.owner == image
-            chosen.append(rows[_allowed(above.boxes[rows], below.boxes[under], room[under])])
-        return torch.cat(chosen).sort().values
+        room, boxes = _room(below, self.max_overlap).numpy(), above.boxes.numpy()
+        owner, beneath = above.owner[order].numpy(), below.boxes.numpy()
+        images = np.unique(owner)
+        first, last = (np.searchsorted(below.owner.numpy(), images + more) for more in (0, 1))
+        chosen = [np.zeros(0, dtype=np.int64)]
+        for image, start, end in zip(images, first, last, strict=True):
+            rows = order.numpy()[owner == image]
+            chosen.append(rows[_allowed(boxes[rows], beneath[start:end], room[start:end])])
+        return torch.from_numpy(np.sort(np.concatenate(chosen)))
 
 
 def _room(below: Targets, limit: float) -> Float64[Tensor, " n"]:
@@ -103,16 +107,17 @@ def _room(below: Targets, limit: float) -> Float64[Tensor, " n"]:
 
 
 def _allowed(
-    boxes: Boxes, below: Float32[Tensor, "m 4"], room: Float64[Tensor, " m"]
-) -> Bool[Tensor, " q"]:
+    boxes: Float32[np.ndarray, "q 4"],
+    below: Float32[np.ndarray, "m 4"],
+    room: Float64[np.ndarray, " m"],
+) -> Bool[np.ndarray, " q"]:
     """Which of ``boxes``, taken in order, hide of no box below more than there is ``room`` for."""
-    low = torch.maximum(boxes[:, None, :2], below[:, :2])
-    high = torch.minimum(boxes[:, None, 2:], below[:, 2:])
-    sides = (high - low).clamp(min=0).double()
-    left = room.numpy()
-    allowed = torch.zeros(len(boxes), dtype=torch.bool)
-    for i, hidden in enumerate((sides[..., 0] * sides[..., 1]).numpy()):
-        if (hidden <= left).all():
+    low = np.maximum(boxes[:, None, :2], below[:, :2])
+    high = np.minimum(boxes[:, None, 2:], below[:, 2:])
+    sides = (high - low).clip(min=0).astype(np.float64)
+    allowed = np.zeros(len(boxes), bool)
+    for i, hidden in enumerate(sides[..., 0] * sides[..., 1]):
+        if (hidden <= room).all():
             allowed[i] = True
-            left = left - hidden
+            room = room - hidden
     return allowed

@@ -8,7 +8,7 @@ There is no base class. A pipeline tells stages apart by what they offer:
 ``mirror(key)``        a flip: geometry that stays an exact permutation of pixels
 ``draw`` + ``color``   colour: parameters from a key, arithmetic on three planes
 ``transform``          beside these: code of others, on the whole image's codes
-``lay``                a layer: what of another picture lies on top (copy-paste, mixup, cutmix)
+``lay``                a layer: what lies on top (copy-paste, mixup, cutmix, erase)
 ``finish``             dtype, layout, range; the last one
 ``keep``               which targets stay
 ``rasterize``          masks of the rings that are left

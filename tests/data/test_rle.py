@@ -96,6 +96,7 @@ def test_pieces_are_rings_of_their_own_and_a_hole_joins_all():
     assert trace_mask(torch.zeros(3, 3, dtype=torch.bool)) == []
 
 
-def test_a_bridge_of_one_ring_is_that_ring():
-    ring = torch.tensor([[0.0, 0.0], [4.0, 0.0], [4.0, 4.0]])
-    assert bridge([ring]) is ring
+def test_a_bridge_goes_there_and_back_by_the_first_corners():
+    assert bridge([(0, 4)]) == [(0, 4)]
+    there = [(0, 4), (0, 1), (4, 6), (4, 1), (10, 4), (10, 1)]
+    assert bridge([(0, 4), (4, 6), (10, 4)]) == [*there, (4, 1)]

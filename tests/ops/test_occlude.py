@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fnpipe.ops.occlude import fill, occlude
+from fnpipe.ops.occlude import occlude
 from fnpipe.ops.points import bounds
 from fnpipe.ops.raster import masks
 from fnpipe.types import Rings, Targets
@@ -147,12 +147,3 @@ def test_no_instance_and_no_cover_are_nothing_to_do():
     assert len(occlude(nothing, rings_of([TRIANGLE]))) == 0
     some = targets_of(rings_of([TRIANGLE]))
     assert torch.equal(occlude(some, Rings.empty(1)).boxes, some.boxes)
-
-
-def test_cells_are_the_pixels_of_every_stride():
-    rings = rings_of([TRIANGLE, rectangle(2, 3, 40, 15)])
-    (cells,) = fill(rings, torch.tensor([[-2, -2, 2 * 64 + 3, 2 * 64 + 3]]))
-    for stride in (1, 2, 4, 8):
-        centres = torch.arange(64 // stride) * 2 * stride + stride + 2
-        seen = torch.from_numpy(cells)[centres][:, centres]
-        assert torch.equal(seen, masks(rings, (64, 64), stride=stride)[0])

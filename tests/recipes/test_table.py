@@ -22,7 +22,12 @@ CALLS = {
     "validation": recipes.validation(64, stretch=True),
     "mixed": recipes.yolo(64, copy_paste=0.3, mixup=0.1, cutmix=0.2),
     "pasted": recipes.segment(64, copy_paste=0.5, copy_paste_mode="mixup"),
-    "by hand": fp.pipe(fp.crop((48, 64), name="window"), fp.solarize(128.0), fp.posterize(3)),
+    "by hand": fp.pipe(
+        fp.crop((48, 64), name="window"),
+        fp.solarize(128.0),
+        fp.posterize(3),
+        fp.erase(p=0.5, side=(0.1, 0.2)),
+    ),
     "nothing": fp.pipe(),
 }
 
