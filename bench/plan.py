@@ -7,6 +7,7 @@ the batch to be finished. ``host`` is what a step costs the main process when th
 import os
 import time
 from argparse import ArgumentParser, Namespace
+from typing import Any
 
 import contract
 import peers
@@ -47,7 +48,7 @@ def measure(options: Namespace) -> list[Row]:
     ]
 
 
-def host_cost(loader: object) -> float:
+def host_cost(loader: Any) -> float:
     """Milliseconds that the main process spends on a step: copy, unpack, launch."""
     from fnpipe.feed.addresses import Address
     from fnpipe.packing import packed

@@ -16,7 +16,7 @@ from scenes import Album, seeds
 from torch import Tensor
 
 import fnpipe as fp
-from fnpipe import pipeline
+from fnpipe import plans
 from fnpipe.ops import annotate, points, raster, render
 from fnpipe.ops.maps import mirror
 from fnpipe.types import Targets
@@ -159,8 +159,8 @@ affines = st.builds(
     translate=st.sampled_from([0.0, 0.1]),
     scale=st.sampled_from([0.0, 0.4]),
     shear=st.sampled_from([0.0, 20.0]),
-    # More, and the centre of a spot seen aslant is not the middle of what is seen.
-    perspective=st.sampled_from([0.0, 0.0001, 0.0005]),
+    # At 0.0005 the centre of a spot that grew twofold lies 0.07 px from the middle of what is seen.
+    perspective=st.sampled_from([0.0, 0.0001, 0.0002]),
 )
 flips = st.builds(
     fp.flip, horizontal=st.sampled_from([0.0, 1.0]), vertical=st.sampled_from([0.0, 1.0])
@@ -213,7 +213,7 @@ def one_moved(kind: int) -> Callable[..., Tensor]:
 @pytest.mark.parametrize(
     ("module", "name", "bug", "seen"),
     [
-        (pipeline, "mirror", by_indices, "keypoint"),
+        (plans, "mirror", by_indices, "keypoint"),
         (annotate, "transform", one_moved(1), "mask"),
         (annotate, "transform", one_moved(2), "oriented box"),
         (annotate, "transform", one_moved(3), "keypoint"),
