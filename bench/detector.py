@@ -8,7 +8,7 @@ bytes.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, fields
 from itertools import accumulate, chain, pairwise
@@ -130,12 +130,10 @@ class Detector(nn.Module):
             nn.Sequential(unit(a, b, stride=2), Residual(b)) for a, b in pairs
         )
         self.lateral = nn.ModuleList(unit(w, 64, side=1) for w in wide[1:])
-        self.head = nn.ModuleList(
-            nn.Sequential(unit(64, 64), unit(64, 64), nn.Conv2d(64, 4 + classes, 1))
-            for _ in STRIDES
-        )
-        for head in self.head:
-            nn.init.constant_(head[-1].bias[4:], PRIOR)
+        self.head = nn.ModuleList(nn.Sequential(unit(64, 64), unit(64, 64)) for _ in STRIDES)
+        self.out = nn.ModuleList(nn.Conv2d(64, 4 + classes, 1) for _ in STRIDES)
+        for out in self.out:
+            nn.init.constant_(out.get_parameter("bias")[4:], PRIOR)
 
     def forward(self, images: Float[Tensor, "b 3 h w"]) -> Maps:
         x, found = self.stem(fold(images)), []
@@ -144,7 +142,8 @@ class Detector(nn.Module):
             found.append(lateral(x))
         for finer, coarser in ((1, 2), (0, 1)):
             found[finer] = found[finer] + double(found[coarser])
-        return tuple(head(x) for head, x in zip(self.head, found, strict=True))
+        ends = zip(self.head, self.out, found, strict=True)
+        return tuple(out(head(x)) for head, out, x in ends)
 
 
 def fold(images: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b 48 _ _"]:
@@ -295,7 +294,7 @@ class Step:
     ) -> None:
         torch.manual_seed(seed)
         self.device, self.cuda = device, device.type == "cuda"
-        self.model = Detector(classes).to(device, memory_format=torch.channels_last)
+        self.model = Detector(classes).to(device).to(memory_format=torch.channels_last)
         self.ema = deepcopy(self.model).requires_grad_(False).eval()
         dtype = torch.bfloat16 if self.cuda else torch.float32
         self.images = torch.zeros(batch, size, size, 3, dtype=dtype, device=device)
@@ -346,7 +345,9 @@ class Step:
     def _warm_up(self) -> torch.cuda.CUDAGraph | None:
         """Compile, allocate and capture; then all is as if nothing had been run."""
         start = deepcopy(self.model.state_dict())
-        graph = capture(self._run) if self.cuda else self._run()
+        graph = capture(self._run) if self.cuda else None
+        if graph is None:
+            self._run()
         self.model.load_state_dict(start)
         self.ema.load_state_dict(start)
         for state in chain.from_iterable(s.values() for s in self.optimizer.state.values()):
@@ -398,16 +399,16 @@ def floats(model: nn.Module) -> list[Tensor]:
     return [t.detach() for t in tensors if t.is_floating_point()]
 
 
-def capture(run: Any) -> torch.cuda.CUDAGraph:
+def capture(run: Callable[[], object]) -> torch.cuda.CUDAGraph:
     """A graph of ``run``, which is run three times first, on a stream of its own, as graphs ask."""
-    side = torch.cuda.Stream()
+    side, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         for _ in range(3):
             run()
-    torch.cuda.current_stream().wait_stream(side)
     torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    # The same stream, since autograd adds gradients up on the stream that it first did so on.
+    with torch.cuda.graph(graph, stream=side):
         run()
+    torch.cuda.synchronize()
     return graph

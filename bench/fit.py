@@ -115,7 +115,8 @@ def report(case: str, found: dict[str, dict[int, Run]], baselines: Sequence[str]
         for name, runs in found.items()
     ]  # fmt: skip
     for figure, unit in FIGURES.items():
-        rows += [summary(f"{case}: {figure}", n, figure, runs, unit) for n, runs in good.items()]
+        measured = {n: runs for n, runs in good.items() if runs[0][figure] is not None}
+        rows += [summary(f"{case}: {figure}", n, figure, r, unit) for n, r in measured.items()]
     for baseline in baselines:
         if baseline in good:
             rows += reductions(case, {n: found[n] for n in good}, baseline)
@@ -135,9 +136,8 @@ def failure(runs: dict[int, Run]) -> str:
 
 
 def summary(case: str, who: str, figure: str, runs: list[Run], unit: str) -> Row:
-    """Median, distance between quartiles, and in the note the range of seconds and what is other"""
-    values = [run[figure] for run in runs if run[figure] is not None]
-    note = ""
+    """Median and distance between quartiles; of rates, the range of seconds in the note."""
+    values, note = [run[figure] for run in runs], ""
     if figure == "images/s":
         seconds = [run["seconds"] for run in runs]
         took = f"{min(seconds):.2f} to {max(seconds):.2f} s"
@@ -147,8 +147,6 @@ def summary(case: str, who: str, figure: str, runs: list[Run], unit: str) -> Row
 
 def row(case: str, who: str, values: list[float], unit: str, note: str = "") -> Row:
     """Median and distance between quartiles."""
-    if not values:
-        return Row(case, who, None, unit, note=note)
     quartiles = statistics.quantiles(values, n=4) if len(values) > 1 else None
     spread = quartiles[2] - quartiles[0] if quartiles else None
     return Row(case, who, statistics.median(values), unit, spread, note)
@@ -215,7 +213,7 @@ def measure(options: argparse.Namespace) -> list[Row]:
     if options.baseline in names:
         names.append(options.baseline + AGAIN)
     found = compete(names, options)
-    rows = report(case_of(options), found, dict.fromkeys([options.baseline, "fnpipe/finished"]))
+    rows = report(case_of(options), found, sorted({options.baseline, "fnpipe/finished"}))
     if options.plot:
         plot(case_of(options), found, options)
     return rows
