@@ -1,6 +1,7 @@
 """One complete training, timed: what a run of ``bench/fit.py`` does in its process."""
 
 import hashlib
+import importlib
 import json
 import os
 import resource
@@ -16,13 +17,15 @@ from typing import Any
 import arms
 import torch
 from arms import Input, Task
-from detector import Step, Truth
+from detector import Truth
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
 
 CLASSES = 84
 """80, and four that no photo has: with the box's four numbers a multiple of 8 channels."""
+MODELS = {"nano": "detector", "torchvision": "ssdlite"}
+"""Modules with a class ``Step``."""
 VALIDATION = 64
 """Photos that are validated on, each epoch: all that there are."""
 QUEUE = 2
@@ -82,7 +85,9 @@ def run(options: Namespace) -> dict[str, Any]:
         backend=options.backend,
     )  # fmt: skip
     task = arms.task_of(options.arm, task)
-    step = Step(CLASSES, task.batch, task.size, options.epochs * task.steps, task.device, seed=0)
+    model = importlib.import_module(MODELS[options.model])
+    steps = options.epochs * task.steps
+    step = model.Step(CLASSES, task.batch, task.size, steps, task.device, seed=0)
     held = arms.validation(task, VALIDATION)
     step.validate(*held)
     source = arms.ARMS[options.arm](task)
@@ -96,7 +101,7 @@ def run(options: Namespace) -> dict[str, Any]:
 
 
 def fit(
-    step: Step, source: Input, held: tuple[Tensor, Truth], epochs: int, task: Task
+    step: Any, source: Input, held: tuple[Tensor, Truth], epochs: int, task: Task
 ) -> dict[str, Any]:
     """Train, validate and save, between two looks at the clock."""
     clock, metrics = Clock(step.cuda), []
