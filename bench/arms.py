@@ -289,9 +289,9 @@ ARMS: dict[str, Callable[[Task], Input]] = {
     "fnpipe/source not ahead": Ours("source", ahead=False),
     "fnpipe/source 320": Ours("source", size=320),
     "fnpipe/source 320 prepared": Ours("source", size=320, longest=320),
-    "fnpipe/masks dense": Ours("finished", masks="rasterize_dense", part=8),
-    "fnpipe/masks window": Ours("finished", masks="rasterize_windows", part=8),
-    "fnpipe/masks parity": Ours("finished", masks="rasterize_parity", part=8),
+    "fnpipe/masks dense": Ours("finished", masks="rasterize_dense", part=4),
+    "fnpipe/masks window": Ours("finished", masks="rasterize_windows", part=4),
+    "fnpipe/masks parity": Ours("finished", masks="rasterize_parity", part=4),
 }
 """Every arm; the first seven are the main table."""
 MAIN = tuple(ARMS)[:7]

@@ -35,6 +35,7 @@ FIGURES = {
     "input wait": "%",
     "input wait after the first batch": "%",
     "outside the step": "%",
+    "a step": "ms",
     "CPU": "s",
     "GPU memory": "GB",
     "loss of the first epoch": "loss",
@@ -51,6 +52,7 @@ def one(options: argparse.Namespace) -> int:
     try:
         import training
 
+        options.workers = workers_of(options)
         found = training.run(options)
     except Exception:
         traceback.print_exc()
@@ -99,11 +101,21 @@ def compete(names: Sequence[str], options: argparse.Namespace) -> dict[str, dict
 
 def case_of(options: argparse.Namespace) -> str:
     """What everybody does."""
-    cores = options.cores or len(os.sched_getaffinity(0))
+    model = "" if options.model == "nano" else f" of {options.model}'s model"
     return (
-        f"fit, {options.epochs} epochs of {options.records} photos, {options.size}, batch "
-        f"{options.batch}, {options.workers} workers, {cores} cores"
+        f"fit{model}, {options.epochs} epochs of {options.records} photos, {options.size}, batch "
+        f"{options.batch}, {workers_of(options)} workers, {cores_of(options)} cores"
     )
+
+
+def cores_of(options: argparse.Namespace) -> int:
+    """How many cores a run may use."""
+    return options.cores or len(os.sched_getaffinity(0))
+
+
+def workers_of(options: argparse.Namespace) -> int:
+    """As many workers as cores, if not told."""
+    return cores_of(options) if options.workers is None else options.workers
 
 
 def report(case: str, found: dict[str, dict[int, Run]], baselines: Sequence[str]) -> list[Row]:
@@ -261,13 +273,12 @@ def plot(case: str, found: dict[str, dict[int, Run]], options: argparse.Namespac
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
     """What a run is told."""
-    cores = len(os.sched_getaffinity(0))
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--size", type=int, default=640)
     parser.add_argument("--records", type=int, default=2048, help="photos an epoch, in turns")
-    parser.add_argument("--workers", type=int, default=max(cores - 1, 1))
     parser.add_argument("--cores", type=int, help="how many cores a run may use; all if left out")
+    parser.add_argument("--workers", type=int, help="as many as cores if left out")
     parser.add_argument("--backend", help="ours on both sides; the fastest if left out")
     parser.add_argument("--model", default="nano", choices=["nano", "torchvision"])
 

@@ -130,7 +130,7 @@ def fit(
         "input wait": 100 * waited / seconds,
         "input wait after the first batch": 100 * share(waited, seconds, clock.waits[0]),
         "outside the step": 100 * (1 - inside / seconds),
-        "ms a step": 1e3 * inside / len(losses),
+        "a step": 1e3 * inside / len(losses),
         "CPU": cpu_seconds() - burnt,
         "GPU memory": torch.cuda.max_memory_allocated() / 1e9 if step.cuda else None,
         "loss of the first epoch": sum(first) / task.steps,

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 
 BENCH = Path(__file__).resolve().parents[1] / "bench"
@@ -158,6 +159,27 @@ def test_more_boxes_than_there_is_room_are_refused(detector: ModuleType) -> None
     message = f"an image wanted at most {detector.MOST} boxes, came {count}: raise MOST"
     with pytest.raises(ValueError, match=message):
         step.check()
+
+
+def test_a_step_is_one_that_a_graph_can_hold(detector: ModuleType) -> None:
+    """No operator that waits for the device, or has no deterministic form on CUDA."""
+    forbidden = (
+        "_local_scalar_dense", "nonzero", "masked_select", "index_put", "index_add", "scatter",
+        "cumsum", "cumprod", "prod", "upsample", "unique", "bincount", "embedding", "nll_loss2d",
+        "max_pool", "grid_sampler", "kthvalue", "put_", "index.Tensor",
+    )  # fmt: skip
+    seen: list[str] = []
+
+    class Log(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None):
+            seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    step = detector.Step(5, 2, 64, 4, torch.device("cpu"), seed=0)
+    with Log():
+        step.again()
+    assert len(seen) > 300
+    assert not [name for name in seen if any(word in name for word in forbidden)]
 
 
 def test_warming_up_leaves_no_trace(detector: ModuleType) -> None:
