@@ -28,8 +28,8 @@ REACH = 1.5
 """Cells whose centre is this many strides from an object's middle belong to it, if inside."""
 MOST = 160
 """Boxes an image may have; more are refused. A mosaic of four has at most 152 of these photos."""
-PRIOR = -4.6
-"""The bias of classes before training: a probability of 0.01."""
+PRIOR = -7.0
+"""The bias of classes before training: a probability of 0.001, about what cells have objects."""
 RATE, LAST, DECAY, AVERAGE = 2e-3, 0.01, 0.05, 0.98
 """AdamW: highest learning rate, its last value as a part of that, weight decay; and EMA's decay."""
 
