@@ -209,6 +209,7 @@ def equal(case: str, good: dict[str, list[Run]]) -> list[Row]:
             count = len({run["hashes"][kind] for run in runs})
             note = f"{'EQUAL' if count == 1 else 'DIFFERENT'} in {len(runs)} runs of {len(arms)}"
             note += f" arms: {', '.join(a.removeprefix(contract.OURS) for a in arms)}"
+            note += f"; {runs[0]['hashes'][kind][:16]}"
             rows.append(
                 Row(f"{case}: hashes", f"{contract.OURS}{kind}", count, "hashes", note=note)
             )
@@ -232,14 +233,43 @@ def measure(options: argparse.Namespace) -> list[Row]:
 
 
 def ablation(options: argparse.Namespace, features: dict[str, tuple[str, str]]) -> list[Row]:
-    """A table a feature: the arm without it, the same again, the arm with it."""
+    """A table a feature: the arm without it, the arm with it, and the first once more."""
     chosen = options.arms.split(",") if options.arms else list(features)
-    rows = []
+    rows, gains = [], {}
     for feature in chosen:
         without, having = features[feature]
         found = compete([without, having, without + AGAIN], options)
         rows += report(f"{feature}: {case_of(options)}", found, [without])
+        gains[feature] = [
+            paired(found[name], found[without], lambda a, b: 100 * (1 - a / b))
+            for name in (having, without + AGAIN)
+            if succeeded(found[name]) and succeeded(found[without])
+        ]
+    if options.plot:
+        plot_features(case_of(options), gains, options.plot)
     return rows
+
+
+def plot_features(case: str, gains: dict[str, list[list[float]]], file: Path) -> None:
+    """Seconds saved by each feature, a dot a pair; in grey, by nothing at all."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 0.5 * len(gains) + 1.8), layout="constrained")
+    axes = figure.subplots()
+    for at, both in enumerate(gains.values()):
+        for values, color, shift in zip(both, ("C0", "0.7"), (-0.17, 0.17), strict=False):
+            axes.barh(at + shift, statistics.median(values), color=color, height=0.32)
+            axes.plot(values, [at + shift] * len(values), "k.", markersize=4)
+    axes.axvline(0.0, color="k", linewidth=0.8)
+    axes.set(
+        yticks=range(len(gains)), yticklabels=list(gains), xlabel="% of the fit's seconds saved"
+    )
+    axes.invert_yaxis()
+    axes.grid(axis="x", alpha=0.3)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_title(f"{case}\ngrey: the same arm against itself", fontsize=9)
+    figure.savefig(file, dpi=150)
 
 
 def plot(case: str, found: dict[str, dict[int, Run]], options: argparse.Namespace) -> None:
@@ -294,16 +324,25 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plot", type=Path, metavar="FILE.png", help="draw the table")
 
 
+def named(options: argparse.Namespace) -> Path:
+    """This script, named by what it measures: ``--out`` writes a file of that name."""
+    parts = ["fit", "ablation" if options.ablation else ""]
+    parts.append("" if options.model == "nano" else options.model)
+    parts.append(f"{options.cores}-cores" if options.cores else "")
+    return HERE.with_name("-".join(filter(None, parts)) + ".py")
+
+
 def main() -> int:
     """One run where ``--arm`` is given, else the driver."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--arm")
-    add_run_options(parser)
+    add_options(parser)
     options, _ = parser.parse_known_args()
     if options.arm:
         return one(options)
+    script = str(named(options))
     contract.main(
-        __file__, measure, description=__doc__, against="ultralytics", configure=add_options
+        script, measure, description=__doc__, against="ultralytics", configure=add_options
     )
     return 0
 

@@ -244,6 +244,42 @@ def test_a_byte_of_a_batch_changes_the_hashes(
     assert "scheduler" not in differ
 
 
+def fake(seconds: float, *, name: str = "fnpipe/plan", model: str = "0" * 64) -> dict[str, Any]:
+    """A run as its process tells of it."""
+    figures = dict.fromkeys(importlib.import_module("fit").FIGURES, 1.0)
+    hashes = dict.fromkeys(KINDS, "0" * 64) | {"model": model}
+    own = {"arm": name, "stream": "", "note": "", "hashes": hashes, "GPU memory": None}
+    return figures | own | {"seconds": seconds, "images/s": 60 / seconds}
+
+
+def test_arms_take_turns_forwards_and_backwards(detector: ModuleType) -> None:
+    rounds = list(importlib.import_module("fit").rounds("abc", 2))
+    assert rounds == [(0, "a"), (0, "b"), (0, "c"), (1, "c"), (1, "b"), (1, "a")]
+
+
+def test_the_report_pairs_rounds_and_counts_hashes(detector: ModuleType) -> None:
+    fit = importlib.import_module("fit")
+    plan = {turn: fake(seconds) for turn, seconds in enumerate((1.0, 2.0, 6.0))}
+    odd = {0: fake(3.0, name="fnpipe/source", model="f" * 64), 1: fake(4.0), 2: fake(3.0)}
+    bound = {turn: fake(1.0, name="bound/model") | {"stream": None} for turn in range(3)}
+    gone = {0: {"arm": "peer", "error": "failed: OSError: no"}}
+    found = {"fnpipe/plan": plan, "fnpipe/source": odd, "bound/model": bound, "peer": gone}
+    rows = {(r.case, r.who): r for r in fit.report("c", found, ["fnpipe/source", "peer"])}
+    assert rows["c", "fnpipe/plan"].value == 30.0
+    assert rows["c", "peer"].note == "failed: OSError: no"
+    fewer = rows["c: seconds fewer than fnpipe/source", "fnpipe/plan"]
+    assert fewer.value == 50.0  # of 66.7, 50 and -100
+    assert fewer.note == "2.00 times as fast, -100.0 to 66.7 in 3 pairs"
+    assert rows["c: idle, against bound/model", "fnpipe/plan"].value == 50.0
+    assert rows["c: hashes", "fnpipe/model"].value == 2
+    assert rows["c: hashes", "fnpipe/model"].note.startswith("DIFFERENT in 6 runs of 2 arms")
+    assert rows["c: hashes", "fnpipe/ema"].value == 1
+    assert rows["c: hashes", "fnpipe/ema"].note.startswith(
+        "EQUAL in 6 runs of 2 arms: plan, source"
+    )
+    assert not [case for case, _ in rows if "GPU memory" in case]
+
+
 def test_who_fails_is_a_row_that_says_so() -> None:
     command = [sys.executable, str(BENCH / "fit.py"), "--json", "--pairs", "1", "--arms", "nobody"]
     done = subprocess.run(command, capture_output=True, text=True)
