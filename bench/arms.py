@@ -54,11 +54,15 @@ class Task:
 
 @dataclass(frozen=True)
 class Input:
-    """``epoch()`` is the next epoch's batches, as they come; ``ready`` brings one to the device."""
+    """``epoch()`` is the next epoch's batches, as they come; ``ready`` brings one to the device.
+
+    ``worked()`` are the seconds that the host has spent on moving and launching inside ``epoch()``.
+    """
 
     epoch: Callable[[], Iterable[Any]]
     ready: Callable[[Any], Ready]
     close: Callable[[], object]
+    worked: Callable[[], float] = float
     state: Callable[[], dict[str, Any]] = dict
     note: str = ""
 
@@ -113,7 +117,10 @@ class Ours:
         loader = make(workers=task.workers)
         chosen = next(iter(loader.backends.values()))
         note = f"workers {chosen.worker}, device {chosen.device}"
-        return Input(lambda: loader, ours_ready, loader.close, loader.state_dict, note)
+        return Input(
+            lambda: loader, ours_ready, loader.close, lambda: loader.stats().completed,
+            loader.state_dict, note,
+        )  # fmt: skip
 
     def hold(self, data: Data, device: torch.device) -> fp.Pool | None:
         """The pool that this cut wants, or None."""
@@ -176,7 +183,13 @@ def ultralytics(task: Task) -> Input:
         return codes.float() / 255, *pad(boxes, labels, owner, None, len(codes))
 
     note = "labels are boxes; its cache holds photos already resized"
-    return Input(lambda: loader, ready, getattr(loader, "close", lambda: None), note=note)
+    return Input(lambda: loader, ready, lambda: end(loader.iterator), note=note)
+
+
+def end(iterator: Any) -> None:
+    """End a DataLoader's workers and wait for them: only then are their seconds of CPU counted."""
+    if hasattr(iterator, "_shutdown_workers"):
+        iterator._shutdown_workers()
 
 
 class Plain(Dataset[Any]):
@@ -262,7 +275,8 @@ def torchvision(task: Task) -> Input:
         images, boxes, labels, owner = (t.to(task.device, non_blocking=True) for t in raw)
         return images.float() / 255, *pad(boxes, labels, owner, None, len(images))
 
-    return Input(lambda: loader, ready, lambda: None, note="a mosaic by hand, decoded photos kept")
+    note = "a mosaic by hand, decoded photos kept"
+    return Input(lambda: loader, ready, lambda: end(loader._iterator), note=note)
 
 
 def model_alone(task: Task) -> Input:

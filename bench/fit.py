@@ -36,6 +36,7 @@ FIGURES = {
     "input wait after the first batch": "%",
     "outside the step": "%",
     "a step": "ms",
+    "host's work a step": "ms",
     "CPU": "s",
     "GPU memory": "GB",
     "loss of the first epoch": "loss",

@@ -9,14 +9,14 @@ import tempfile
 import time
 from argparse import Namespace
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import arms
 import torch
-from arms import Input, Task
+from arms import Input, Ready, Task
 from detector import Truth
 from torch import Tensor
 from torch.utils import _pytree as pytree
@@ -34,22 +34,29 @@ QUEUE = 2
 
 @dataclass
 class Clock:
-    """Where the seconds of a fit go: waits for a batch, and the steps on the device."""
+    """Where the seconds of a fit go: waits for batches, the host's work on them, and the steps."""
 
     cuda: bool
+    work: float = 0.0
     waits: list[float] = field(default_factory=list)
     steps: list[Any] = field(default_factory=list)
     queue: deque[Any] = field(default_factory=deque)
 
-    def timed(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """The same batches; how long each was waited for, starting workers included."""
-        start = time.perf_counter()
-        for batch in batches:
-            self.waits.append(time.perf_counter() - start)
-            yield batch
+    def batches(self, source: Input) -> Iterator[Ready]:
+        """An epoch's batches, on the device; the first wait includes starting workers.
+
+        What a loader does itself while it is asked, moving and launching, is work, not waiting.
+        """
+        start, worked = time.perf_counter(), source.worked()
+        for raw in source.epoch():
+            came, more = time.perf_counter(), source.worked() - worked
+            self.waits.append(came - start - more)
+            ready = source.ready(raw)
+            self.work += more + time.perf_counter() - came
+            yield ready
             if len(self.queue) >= QUEUE:
                 self.queue.popleft().synchronize()
-            start = time.perf_counter()
+            start, worked = time.perf_counter(), source.worked()
 
     def mark(self) -> Any:
         """Now, on the device's own clock where it has one. To wait for it takes no core."""
@@ -85,6 +92,8 @@ def run(options: Namespace) -> dict[str, Any]:
         backend=options.backend,
     )  # fmt: skip
     task = arms.task_of(options.arm, task)
+    if not task.steps:
+        raise ValueError(f"records wanted at least a batch of {task.batch}, came {task.records}")
     model = importlib.import_module(MODELS[options.model])
     steps = options.epochs * task.steps
     step = model.Step(CLASSES, task.batch, task.size, steps, task.device, seed=0)
@@ -108,8 +117,7 @@ def fit(
     burnt, start = cpu_seconds(), time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(epochs):
-            for raw in clock.timed(source.epoch()):
-                ready = source.ready(raw)
+            for ready in clock.batches(source):
                 begin = clock.mark()
                 step(*ready)
                 clock.step(begin, clock.mark())
@@ -131,6 +139,7 @@ def fit(
         "input wait after the first batch": 100 * share(waited, seconds, clock.waits[0]),
         "outside the step": 100 * (1 - inside / seconds),
         "a step": 1e3 * inside / len(losses),
+        "host's work a step": 1e3 * clock.work / len(losses),
         "CPU": cpu_seconds() - burnt,
         "GPU memory": torch.cuda.max_memory_allocated() / 1e9 if step.cuda else None,
         "loss of the first epoch": sum(first) / task.steps,
