@@ -57,9 +57,14 @@ class Row:
     @property
     def speed(self) -> float:
         """The value as a rate, so that more is better; 0 where there is none."""
-        if self.value is None:
+        if not self.value or not self.timed:
             return 0.0
         return self.value if self.unit.endswith("/s") else 1 / self.value
+
+    @property
+    def timed(self) -> bool:
+        """Whether the value is a rate or a time: of shares, bytes and losses nobody is faster."""
+        return self.unit.endswith("/s") or self.unit.partition("/")[0] in ("s", "ms")
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import os
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import chain, cycle
+from itertools import chain, cycle, islice
 from pathlib import Path
 
 import numpy as np
@@ -165,6 +165,25 @@ def ultralytics(photos: Photos, *, size: int = 640, polygons: bool = False) -> C
     Its own COCO has polygons as labels, also for detection, and then bounds every box anew: 1.6 to
     2.4 times the time of plain boxes. ``polygons`` says which of the two it gets.
     """
+    data = yolo_data(photos, size, polygons=polygons)
+    order = cycle(range(len(data)))
+    labels = "polygons" if polygons else "boxes"
+    return Contestant(
+        "ultralytics/polygons" if polygons else "ultralytics",
+        lambda: data[next(order)],
+        note=f"labels are {labels}; its cache holds photos already resized",
+    )
+
+
+def yolo_data(
+    photos: Photos,
+    size: int,
+    *,
+    polygons: bool = False,
+    records: int | None = None,
+    batch: int = 16,
+):
+    """``YOLODataset``, ready; ``records`` says how many it has, photos in turns, if not as many."""
     # Ultralytics writes a settings file where it is first imported, and asks the network for news.
     os.environ.setdefault("YOLO_CONFIG_DIR", tempfile.gettempdir())
     os.environ.setdefault("YOLO_OFFLINE", "true")
@@ -186,17 +205,14 @@ def ultralytics(photos: Photos, *, size: int = 640, polygons: bool = False) -> C
     )
     names = {i: str(i) for i in range(1 + max(int(t.max()) for t in photos.labels if len(t)))}
     with tempfile.TemporaryDirectory() as root:
-        folder = write_yolo(photos, Path(root), polygons)
-        data = YOLODataset(
-            str(folder), imgsz=size, cache="ram", augment=True, hyp=recipe, data={"names": names}
-        )
-    order = cycle(range(len(data)))
-    labels = "polygons" if polygons else "boxes"
-    return Contestant(
-        "ultralytics/polygons" if polygons else "ultralytics",
-        lambda: data[next(order)],
-        note=f"labels are {labels}; its cache holds photos already resized",
-    )
+        files = sorted(write_yolo(photos, Path(root), polygons).iterdir())
+        lines = islice(cycle(map(str, files)), records or len(files))
+        listed = Path(root) / "photos.txt"
+        listed.write_text("\n".join(lines))
+        return YOLODataset(
+            str(listed), imgsz=size, cache="ram", augment=True, hyp=recipe, data={"names": names},
+            batch_size=batch,
+        )  # fmt: skip
 
 
 def write_yolo(photos: Photos, root: Path, polygons: bool) -> Path:

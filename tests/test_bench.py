@@ -124,13 +124,17 @@ def test_a_loss_is_judged_by_speed_in_either_unit(contract: ModuleType) -> None:
         assert row.note == "LOSES to p, 4.00 times as fast"
 
 
-def test_a_win_a_bound_and_another_case_are_no_loss(contract: ModuleType) -> None:
+def test_a_win_a_bound_another_case_and_a_share_are_no_loss(contract: ModuleType) -> None:
     rows = [
         contract.Row("c", "fnpipe/eager", 3.0, "images/s", note="as it was"),
         contract.Row("c", "peer", 2.0, "images/s"),
         contract.Row("c", "absent", None, "images/s", note="not installed"),
         contract.Row("c", "bound/device copy", 9.0, "images/s"),
         contract.Row("d", "peer", 9.0, "images/s"),
+        contract.Row("e", "fnpipe/eager", 9.0, "%"),
+        contract.Row("e", "peer", 3.0, "%"),
+        contract.Row("f", "fnpipe/eager", 0.0, "ms"),
+        contract.Row("f", "peer", 3.0, "ms"),
     ]
     assert contract.judge(rows) == rows
 
@@ -150,7 +154,7 @@ def test_turns_are_interleaved(contract: ModuleType) -> None:
     assert [(row.who, row.value, row.spread) for row in rows] == [(w, 250.0, 0.0) for w in "abc"]
 
 
-@pytest.mark.parametrize("script", ["cpu.py", "device.py"])
+@pytest.mark.parametrize("script", ["cpu.py", "device.py", "fit.py"])
 def test_every_script_says_what_it_does(script: str) -> None:
     done = subprocess.run(
         [sys.executable, str(BENCH / script), "--help"], capture_output=True, text=True
