@@ -9,7 +9,6 @@ ranks changes a byte.
 import pickle
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import replace
 from time import monotonic_ns
 from typing import Any
 
@@ -19,15 +18,15 @@ from fnpipe import cuts
 from fnpipe.backends import Chosen
 from fnpipe.data.dataset import Dataset
 from fnpipe.explain import explain
-from fnpipe.feed.addresses import Address, Epochs
+from fnpipe.feed.addresses import Epochs
 from fnpipe.feed.failures import POLICIES, Failure, Replaced
-from fnpipe.feed.job import Job
+from fnpipe.feed.job import Job, batches_within, largest
 from fnpipe.feed.parcels import Sent
 from fnpipe.feed.ranks import share
 from fnpipe.feed.state import VERSION, identity, position
 from fnpipe.feed.stats import Stats, Tally
 from fnpipe.feed.workers import Workers
-from fnpipe.packing import Packed, packed
+from fnpipe.packing import Packed
 from fnpipe.pipeline import Pipeline
 from fnpipe.schedules import Buckets, Schedule, values_of
 from fnpipe.types import ArgumentError, Batch, LoaderError, Sources, Targets
@@ -107,11 +106,10 @@ class Loader:
         if workers:
             _make_ready(self.job)
         if memory is not None:
-            prefetch = _fitting(self.job, memory, prefetch, max(workers, 1))
+            prefetch = batches_within(self.job, memory, prefetch, max(workers, 1), self.device)
         self._workers = Workers(
             self.job, count=workers, start_method=start_method, prefetch=prefetch, ahead=ahead,
-            device=self.device, pin=self.device.type == "cuda" and not (workers and cut == "plan"),
-            on_error=on_error, timeout=timeout,
+            device=self.device, on_error=on_error, timeout=timeout,
         )  # fmt: skip
         self._side = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
         self._start = self._consumed = (0, 0)
@@ -291,24 +289,6 @@ def _none_of(batch: Batch) -> Batch:
     )
 
 
-def _largest(job: Job) -> int:
-    """Bytes of the largest first parcel of any of a job's pipelines."""
-    jobs = [replace(job, recipe=pipeline) for pipeline in values_of(job.recipe)]
-    return max(packed(each.prepare(Address(0, 0))).buffer.numel() for each in jobs)
-
-
-def _fitting(job: Job, memory: int, prefetch: int, workers: int) -> int:
-    """Batches that each worker may be ahead. Errors: ArgumentError where not even one fits."""
-    one = _largest(job)
-    fits = (memory // one - 2) // workers  # two are with the loader: one used, one on its way
-    if fits < 1:
-        raise ArgumentError(
-            f"memory wanted {(workers + 2) * one:,} bytes at least, for {workers} workers and "
-            f"batches of {one:,}, came {memory:,}"
-        )
-    return min(prefetch, fits)
-
-
 def _check(data: Dataset, epochs: Epochs, pool: Any, on_error: str) -> None:
     """Errors: ArgumentError for no photo or batch, a pool of other photos, an unknown policy."""
     if len(data) == 0:
@@ -346,4 +326,4 @@ def _make_ready(job: Job) -> None:
                 "the top level of a module"
             ) from error
     if job.backend == "package" and job.cut in ("finished", "warped"):
-        _largest(job)
+        largest(job)

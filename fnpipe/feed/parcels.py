@@ -1,14 +1,11 @@
 """What a worker makes of an address, and how it gets to the loader."""
 
 import os
-import shutil
 from dataclasses import dataclass
-from pathlib import Path
 from time import monotonic_ns
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import UInt8
 from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import get_worker_info
@@ -17,9 +14,8 @@ from fnpipe.feed.addresses import Address
 from fnpipe.feed.board import Board, Line
 from fnpipe.feed.failures import Failure, Replaced, failure, replace_failing
 from fnpipe.feed.job import Job
-from fnpipe.feed.slab import Slab
+from fnpipe.feed.slab import Slab, shared_memory
 from fnpipe.packing import Packed, Slot, packed
-from fnpipe.types import LoaderError
 
 
 class Sent(NamedTuple):
@@ -51,6 +47,8 @@ class Left:
     slots: tuple[Slot | None, ...]
     form: bytes
     replaced: tuple[Replaced, ...]
+    segment: Tensor | None
+    """The place's own memory, where the loader does not know it yet."""
 
 
 class Parcels(TorchDataset[Any]):
@@ -67,6 +65,8 @@ class Parcels(TorchDataset[Any]):
             return None
         if line["stream"] != address.stream:
             line["stream"], line["done"] = address.stream, 0
+            if self.slab is not None:
+                self.slab.tell_again()
         line["pid"], line["epoch"], line["step"] = os.getpid(), address.epoch, address.step
         line["sample"], line["since"] = -1, monotonic_ns()
         who = f"worker {info.id} (pid {os.getpid()})" if info else "no worker"
@@ -103,38 +103,8 @@ class Parcels(TorchDataset[Any]):
             return shared_memory(count) if room is None else room
 
         made = packed(parcel, empty=empty)
-        place = slab.place(made.buffer)
+        place = slab.place(info.id, made.buffer)
         if place is None:
             return Sent(made, replaced)
-        return Left(info.id, place, made.buffer.numel(), made.slots, made.form, replaced)
-
-
-def shared_memory(count: int) -> UInt8[Tensor, " count"]:
-    """Memory that another process can see.
-
-    A worker that writes there at once saves the copy that sending any other tensor takes. It also
-    learns that there is no more of it as an error, here; in the thread that sends, where it would
-    come up else, nobody could catch it, and the loader would wait for ever.
-    Errors: LoaderError.
-    """
-    try:
-        storage = torch.UntypedStorage._new_shared(count)
-    except RuntimeError as error:
-        raise LoaderError(
-            f"no {count:,} bytes of shared memory for a batch ({error}): {_limits()}; lower "
-            "workers, prefetch or batch_size, or raise the limit (docker run --shm-size, ulimit -n)"
-        ) from error
-    return torch.empty(0, dtype=torch.uint8).set_(storage)  # type: ignore[call-overload]
-
-
-def _limits() -> str:
-    """How much shared memory and how many files there are to be had."""
-    if not Path("/dev/shm").is_dir():
-        return "this system does not say what is left of it"
-    import resource  # there is none on Windows
-
-    shm, (files, _) = shutil.disk_usage("/dev/shm"), resource.getrlimit(resource.RLIMIT_NOFILE)
-    return (
-        f"/dev/shm has {shm.free:,} bytes free of {shm.total:,}, and a process may open {files} "
-        "files"
-    )
+        size, news = made.buffer.numel(), slab.news(info.id, place)
+        return Left(info.id, place, size, made.slots, made.form, replaced, news)

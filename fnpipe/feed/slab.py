@@ -1,13 +1,16 @@
-"""Places for small parcels, in memory that all processes see and a GPU copies from.
+"""Places for parcels, in memory that all processes see, used again and again.
 
-A worker that leaves its parcel there sends a few hundred bytes. Sent whole it would go through a
-pipe of 64 KiB, which one worker at a time may fill, and be copied four times on its way; in shared
-memory of its own it would cost a handshake of two processes, 1 ms.
+A parcel that is sent whole goes through a pipe of 64 KiB, which one worker at a time may fill, and
+is copied four times on its way. In new shared memory of its own it costs a handshake of two
+processes, 1 ms, and a page fault for every 4 KiB on both sides: of 96 MB, 20 ms each. In a place it
+costs neither, and a GPU copies from it at once, since its pages are locked.
 """
 
+import shutil
 import warnings
 import weakref
 from collections import deque
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,58 +18,97 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
+from fnpipe.types import LoaderError
 
-PLACE = 2**20
-"""Bytes of a place at most."""
+
+SMALL = 2**20
+"""Bytes, at most, of a place's part in the memory that is common to all places."""
 ALL = 2**25
-"""Bytes of all places at most: half of what Docker gives a container in /dev/shm."""
+"""Bytes of that memory at most: half of what Docker gives a container in /dev/shm."""
 PAGE = 4096
+GROWTH = 1.25
+"""How much larger than what is wanted a segment is made: sizes differ from batch to batch."""
 
 
 class Slab:
     """``count`` places for each worker. A worker takes a place, the loader frees it.
 
-    Where there is no such memory there are no places, and parcels go their own ways.
+    What is too large for the common memory lies in a segment of the place's own, which a worker
+    makes and the loader learns of; on the host (not ``segments``) batches are kept by whoever asked
+    for them, and there are none. Where there is no memory, there are no places.
     """
 
-    def __init__(self, workers: int, count: int) -> None:
-        size = min(PLACE, ALL // (workers * count)) // PAGE * PAGE
+    def __init__(self, workers: int, count: int, *, segments: bool) -> None:
+        size = min(SMALL, ALL // (workers * count)) // PAGE * PAGE
         try:
-            storage = torch.UntypedStorage._new_shared(workers * count * size)
-        except RuntimeError:
-            size, storage = 0, torch.UntypedStorage._new_shared(1)
-        self._bytes = torch.empty(0, dtype=torch.uint8).set_(storage)  # type: ignore[call-overload]
+            common = shared_memory(workers * count * size)
+        except LoaderError:
+            size, common = 0, shared_memory(1)
         taken = torch.zeros(workers, count, dtype=torch.uint8).share_memory_()
-        self.__setstate__((self._bytes, taken, size))
-        self._lent: deque[tuple[Any, int, int]] = deque()
+        self.__setstate__((common, taken, size, segments))
 
-    def __getstate__(self) -> tuple[Tensor, Tensor, int]:
-        return self._bytes, self._flags, self._size
+    def __getstate__(self) -> tuple[Tensor, Tensor, int, bool]:
+        return self._common, self._flags, self._size, self._grows
 
-    def __setstate__(self, state: tuple[Tensor, Tensor, int]) -> None:
-        self._bytes, self._flags, self._size = state
+    def __setstate__(self, state: tuple[Tensor, Tensor, int, bool]) -> None:
+        self._common, self._flags, self._size, self._grows = state
         # One byte a place: only a worker sets it, only the loader clears it.
         self._taken = self._flags.numpy()
+        self._lent: deque[tuple[Any, int, int]] = deque()
+        self._locked: list[Locked] = []
+        self._segments: dict[tuple[int, int], Tensor | Locked] = {}
+        self._untold: set[tuple[int, int]] = set()
 
     def take(self, worker: int, size: int) -> UInt8[Tensor, " size"] | None:
-        """A place of a worker for ``size`` bytes; None where there is none, or none as large."""
+        """A place of a worker for ``size`` bytes; None where there is none. Errors: LoaderError."""
         free = np.flatnonzero(self._taken[worker] == 0)
-        if size > self._size or not len(free):
+        if not len(free) or (size > self._size and not self._grows):
             return None
-        self._taken[worker, free[0]] = 1
-        return self.view(worker, int(free[0]), size)
+        place = int(free[0])
+        if size > self._size:
+            self._grow((worker, place), size)
+        self._taken[worker, place] = 1
+        return self.view(worker, place, size)
 
-    def place(self, buffer: Tensor) -> int | None:
-        """Which of a worker's places a buffer is; None where it is none."""
-        start = buffer.data_ptr() - self._bytes.data_ptr()
-        if not (self._size and 0 <= start < self._bytes.numel()):
+    def _grow(self, at: tuple[int, int], size: int) -> None:
+        """Make the segment of a place as large as that, if it is not."""
+        held = self._segments.get(at)
+        if held is None or len(_memory(held)) < size:
+            self._segments.pop(at, None)  # first, so that there is not more than one
+            self._segments[at] = shared_memory(int(size * GROWTH))
+            self._untold.add(at)
+
+    def place(self, worker: int, buffer: Tensor) -> int | None:
+        """Which of a worker's places a buffer begins; None where it is in none."""
+        start, end = buffer.data_ptr(), self._common.data_ptr() + self._common.numel()
+        if self._size and self._common.data_ptr() <= start < end:
+            return (start - self._common.data_ptr()) // self._size % self._taken.shape[1]
+        for (owner, place), segment in self._segments.items():
+            if owner == worker and _memory(segment).data_ptr() == start:
+                return place
+        return None
+
+    def news(self, worker: int, place: int) -> Tensor | None:
+        """The segment of a place, where the loader has not been told of it."""
+        if (worker, place) not in self._untold:
             return None
-        return start // self._size % self._taken.shape[1]
+        self._untold.discard((worker, place))
+        return _memory(self._segments[worker, place])
+
+    def tell_again(self) -> None:
+        """What the loader was told may have been lost: with a stream that it has left."""
+        self._untold.update(self._segments)
+
+    def learn(self, worker: int, place: int, segment: Tensor) -> None:
+        """Take over a segment that a worker has told of."""
+        self._segments[worker, place] = Locked(segment)
 
     def view(self, worker: int, place: int, size: int) -> UInt8[Tensor, " size"]:
         """The first bytes of a place."""
+        if size > self._size:
+            return _memory(self._segments[worker, place])[:size]
         start = (worker * self._taken.shape[1] + place) * self._size
-        return self._bytes[start : start + size]
+        return self._common[start : start + size]
 
     def free(self, worker: int, place: int, *, after: Any = None) -> None:
         """The worker may write there again, from the event ``after`` on: a copy that is done."""
@@ -88,17 +130,58 @@ class Slab:
         self._taken[:] = 0
 
     def lock_pages(self) -> None:
-        """Let GPUs copy from here without a stop in between; not before the workers' fork."""
+        """Let GPUs copy from the common memory at once; not before the workers' fork."""
+        self._locked.append(Locked(self._common))
+
+
+class Locked:
+    """Memory whose pages are locked as long as this lives."""
+
+    def __init__(self, memory: Tensor) -> None:
+        self.memory = memory
         runtime: Any = torch.cuda.cudart()
-        address = self._bytes.data_ptr()
-        error = runtime.cudaHostRegister(address, self._bytes.numel(), 0)
+        error = runtime.cudaHostRegister(memory.data_ptr(), memory.numel(), 0)
         if int(error):
-            warnings.warn(f"places of parcels stay pageable, copies wait: {error}", stacklevel=2)
-            return
-        weakref.finalize(self, _unlock, address, self._bytes).atexit = False
+            warnings.warn(f"copies to the GPU wait: no locked pages ({error})", stacklevel=2)
+        else:
+            weakref.finalize(self, _unlock, memory).atexit = False
 
 
-def _unlock(address: int, memory: Tensor) -> None:
-    """``memory`` is held until here."""
+def _unlock(memory: Tensor) -> None:
     runtime: Any = torch.cuda.cudart()
-    runtime.cudaHostUnregister(address)
+    runtime.cudaHostUnregister(memory.data_ptr())
+
+
+def _memory(segment: Tensor | Locked) -> Tensor:
+    return segment.memory if isinstance(segment, Locked) else segment
+
+
+def shared_memory(count: int) -> UInt8[Tensor, " count"]:
+    """Memory that another process can see.
+
+    A worker that writes there at once saves the copy that sending any other tensor takes. It also
+    learns that there is no more of it as an error, here; in the thread that sends, where it would
+    come up else, nobody could catch it, and the loader would wait for ever.
+    Errors: LoaderError.
+    """
+    try:
+        storage = torch.UntypedStorage._new_shared(count)
+    except RuntimeError as error:
+        raise LoaderError(
+            f"no {count:,} bytes of shared memory for a batch ({error}): {_limits()}; lower "
+            "workers, prefetch or batch_size, or raise the limit (docker run --shm-size, ulimit -n)"
+        ) from error
+    return torch.empty(0, dtype=torch.uint8).set_(storage)  # type: ignore[call-overload]
+
+
+def _limits() -> str:
+    """How much shared memory and how many files there are to be had."""
+    if not Path("/dev/shm").is_dir():
+        return "this system does not say what is left of it"
+    import resource  # there is none on Windows
+
+    shm, (files, _) = shutil.disk_usage("/dev/shm"), resource.getrlimit(resource.RLIMIT_NOFILE)
+    return (
+        f"/dev/shm has {shm.free:,} bytes free of {shm.total:,}, and a process may open {files} "
+        "files"
+    )

@@ -45,20 +45,21 @@ class Workers:
         prefetch: int,
         ahead: bool,
         device: torch.device,
-        pin: bool,
         on_error: str,
         timeout: float,
     ) -> None:
         self.job, self.count, self.timeout, self.device = job, count, timeout, device
         self.board = Board(max(count, 1))
         self._addresses = Addresses(job.epochs, ahead)
+        # What workers make lies in locked pages anyway, without a thread that copies it there.
+        pin = device.type == "cuda" and not count
         self._options: dict[str, Any] = {"num_workers": count, "pin_memory": pin}
         if count:
             self._options |= {
                 "persistent_workers": True, "prefetch_factor": prefetch,
                 "timeout": timeout / ceil(timeout / POLL), "multiprocessing_context": start_method,
             }  # fmt: skip
-        self._places = prefetch + 2  # two more are with the loader: one used, one on its way
+        self._places = prefetch + 1  # one more may be on its way to the device
         self._parcels = Parcels(job, self.board, on_error)
         self._loader: DataLoader[Any] | None = None
         self._stream: Iterator[Any] | None = None
@@ -89,7 +90,9 @@ class Workers:
         self._start()
 
     def _start(self) -> None:
-        self._parcels.slab = Slab(self.count, self._places) if self.count else None
+        on_gpu = self.device.type == "cuda"
+        slab = Slab(self.count, self._places, segments=on_gpu) if self.count else None
+        self._parcels.slab = slab
         self._loader = DataLoader(
             self._parcels, batch_size=None, sampler=self._addresses,  # type: ignore[arg-type]
             **self._options,
@@ -102,8 +105,8 @@ class Workers:
         if getattr(stream, "_worker_pids_set", False):
             signal_handling._remove_worker_pids(id(stream))  # pyright: ignore
             stream._worker_pids_set = False  # type: ignore[attr-defined]
-        if self._parcels.slab is not None and self.device.type == "cuda":
-            self._parcels.slab.lock_pages()
+        if slab is not None and on_gpu:
+            slab.lock_pages()
 
     def _rest(self) -> None:
         """Wait until every worker has finished the batch that it is at."""
@@ -139,6 +142,8 @@ class Workers:
         """A parcel that lies in the slab; on the host a copy of it, since batches are kept."""
         slab = self._parcels.slab
         assert slab is not None
+        if left.segment is not None:
+            slab.learn(left.worker, left.place, left.segment)
         buffer = slab.view(left.worker, left.place, left.size)
         place = left.worker, left.place
         if self.device.type != "cuda":

@@ -239,7 +239,7 @@ def test_a_consumer_may_stop_early_and_end(data: Dataset, tmp_path: Path):
 
 def keep_many(data: Dataset, count: int, files: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
-    slab.PLACE = 0  # these photos are small
+    slab.SMALL = 0  # these photos are small
     loader = load(data, batch_size=1, workers=4)
     kept: list[Tensor] = []
     while len(kept) < count:
