@@ -1,7 +1,7 @@
 """Stages composed into a value: draw a plan, render it, annotate it, or push one sample through."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fnpipe.backends import Recipe, renderer
+from fnpipe import step
+from fnpipe.backends import Recipe, painter, renderer
 from fnpipe.explain import explain
 from fnpipe.keys import Key, fold_in, partners
 from fnpipe.ops.annotate import annotate, take
@@ -21,7 +22,7 @@ from fnpipe.stages.finish import finish, keep
 from fnpipe.stages.foreign import foreign_stages, transform_all
 from fnpipe.stages.geometry import flip
 from fnpipe.stages.masks import masks
-from fnpipe.stages.stage import Color, Geometry, Layer, Layout, Mirror, Placed, Scene, role
+from fnpipe.stages.stage import Alone, Color, Geometry, Layer, Layout, Mirror, Placed, Scene, role
 from fnpipe.types import (
     ArgumentError,
     Finish,
@@ -66,6 +67,11 @@ class Pipeline:
     """
 
     stages: tuple[Any, ...] = ()
+    _bound: step.Bound = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        # No cached property: Dynamo reads an attribute as the constant that it is.
+        object.__setattr__(self, "_bound", step.bind(self, self.finishing.finish))
 
     def __repr__(self) -> str:
         return f"pipe({', '.join(map(repr, self.stages))})"
@@ -99,8 +105,8 @@ class Pipeline:
             self._recipes[size] = made
         return self._recipes[size]
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"stages": self.stages}  # what is cached may hold functions that do not travel
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Pipeline, (self.stages,)  # what is cached may hold functions that do not travel
 
     @cached_property
     def _recipes(self) -> dict[tuple[int, int], Recipe]:
@@ -181,12 +187,23 @@ class Pipeline:
 
     def render(self, plan: Plan, sources: Sources, *, backend: str = "eager") -> Tensor:
         """Images [b, 3, h, w] of a plan whose ``sources`` index into ``sources``."""
+        if torch.compiler.is_compiling():
+            return step.render(self._bound, plan, sources, backend)
         recipe = self.recipe(plan.size)
         others = foreign_stages(self.colors)
         if not others:
             return renderer(recipe, backend)(sources, plan)
         codes = renderer(replace(recipe, finish=Finish()), backend)(sources, plan)
         return transform_all(codes, others, plan.colors, recipe.finish)
+
+    def paint(
+        self, planes: Tensor, colors: tuple[Tensor, ...], *, backend: str = "eager"
+    ) -> Tensor:
+        """Images [b, 3, h, w] of float32 planes and a plan's colours: what follows the look-up."""
+        if torch.compiler.is_compiling():
+            return step.paint(self._bound, planes, colors, backend)
+        size = (planes.shape[2], planes.shape[3])
+        return painter(self.recipe(size), backend)(planes, colors)
 
     def annotate(self, plan: Plan, data: Photos) -> Targets:
         """The targets of the images that ``plan`` makes."""
@@ -225,20 +242,6 @@ class Pipeline:
     def explain(self, *, size: tuple[int, int] | None = None) -> str:
         """What runs where and in which backend, and the bytes that cross, for every cut."""
         return explain(self, size=size)
-
-
-class Alone:
-    """A sample that came from no data set, as a data set of one."""
-
-    def __init__(self, sample: Sample) -> None:
-        self._image = sample.image
-        self.targets = sample.targets
-        self.sizes = torch.tensor([[sample.image.shape[2], sample.image.shape[1]]])
-        self.offsets = torch.tensor([0, len(sample.targets)])
-        self.keypoint_flip = ()
-
-    def read(self, index: int) -> Image:
-        return self._image
 
 
 def pipe(*stages: Any) -> Pipeline:

@@ -21,11 +21,12 @@ from dataclasses import MISSING, dataclass, fields
 from typing import Any, NamedTuple, Protocol, TypeVar, dataclass_transform, runtime_checkable
 
 import numpy as np
+import torch
 from jaxtyping import Bool, Float32, Float64, Int64, UInt8
 from torch import Tensor
 
 from fnpipe.keys import Key
-from fnpipe.types import ArgumentError, Maps, Over, Plan, Plane, Sizes, Targets
+from fnpipe.types import ArgumentError, Image, Maps, Over, Plan, Plane, Sample, Sizes, Targets
 
 
 T = TypeVar("T")
@@ -33,6 +34,20 @@ Drawn = Float64[Tensor, "b q"]
 """A stage's parameters, one row a sample."""
 Frames = Float64[Tensor, "b 2"]
 """Width and height of every sample's frame."""
+
+
+class Alone:
+    """A sample that came from no data set, as a data set of one."""
+
+    def __init__(self, sample: Sample) -> None:
+        self._image = sample.image
+        self.targets = sample.targets
+        self.sizes = torch.tensor([[sample.image.shape[2], sample.image.shape[1]]])
+        self.offsets = torch.tensor([0, len(sample.targets)])
+        self.keypoint_flip = ()
+
+    def read(self, index: int) -> Image:
+        return self._image
 
 
 class Placed(NamedTuple):
