@@ -309,6 +309,7 @@ def test_a_compiled_step_makes_the_bytes_of_the_cpu(cut: str, mode: str) -> None
         expected = cuts.complete(sent, train, pool=pool if cut == "plan" else None).images
         assert images.stride() == expected.stride()
         assert_same_bits(expected, images.cpu(), what=f"{cut}, {mode}, batch {seed}")
+        model.zero_grad(set_to_none=True)
     assert counters["stats"]["unique_graphs"] == 1
     assert not counters["graph_break"]
     skipped = counters["inductor"]["cudagraph_skips"]
@@ -337,3 +338,32 @@ def test_a_cuda_graph_of_a_step_copies_no_pool() -> None:
         torch.compiler.cudagraph_mark_step_begin()
         step(parcel)
     assert torch.cuda.max_memory_allocated() - before < 2**26
+
+
+@pytest.mark.parametrize("cut", cuts.CUTS)
+def test_parcels_of_a_loader_are_finished_in_a_step(
+    cut: str, gpu_photos: Callable[[], fp.Dataset]
+) -> None:
+    """What is on its way on another stream has arrived when the step sees it."""
+    data = gpu_photos()
+    train = fp.pipe(fp.mosaic(96), fp.copy_paste(p=0.5), HSV, fp.masks(), fp.finish(torch.float16))
+
+    class Pool:
+        sources = pack_sources(data.read(i) for i in range(len(data))).to(CUDA)
+
+    loader = fp.Loader(
+        data, train, batch_size=4, seed=1, device=CUDA, cut=cut, worker_backend="eager",
+        pool=Pool() if cut == "plan" else None, drop_last=True,
+    )  # fmt: skip
+    backend = loader.backends[train].device
+
+    @torch.compile(fullgraph=True, backend="eager")
+    def step(parcel: cuts.Parcel) -> fp.Batch:
+        return fp.complete(parcel, train, backend=backend)
+
+    for epoch in range(2):
+        for parcel in loader.parcels():
+            batch = step(parcel)
+            expected = fp.make_batch(data, train, batch.ids.cpu(), seed=1, epoch=epoch)
+            assert_same_bits(expected.images, batch.images.cpu(), what=f"{cut}, epoch {epoch}")
+            assert torch.equal(expected.masks, batch.masks.cpu())
