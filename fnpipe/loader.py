@@ -270,8 +270,9 @@ class Loader:
 
     def explain(self) -> str:
         """What runs where, in which backend, and the bytes that cross; a table a pipeline."""
+        lacking = getattr(self.job.pool, "lacking", 0.0)
         return "\n\n".join(
-            explain(each, cut=self.job.cut, backends=backends)
+            explain(each, cut=self.job.cut, backends=backends, lacking=lacking)
             for each, backends in self.backends.items()
         )
 

@@ -140,6 +140,11 @@ class Rest:
     held: Bool[Tensor, " photos"]
     room: int
 
+    @property
+    def lacking(self) -> float:
+        """The share of photos that the device does not hold."""
+        return 1.0 - int(self.held.sum()) / len(self.held)
+
     def cut(self, plan: Plan) -> tuple[Sources | None, Plan, bool]:
         """Windows of ``plan``, the plan for them, and whether they are all that it needs.
 
