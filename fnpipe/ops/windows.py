@@ -6,7 +6,7 @@ from torch import Tensor
 
 from fnpipe.ops.maps import invert
 from fnpipe.ops.warp import FILL_WORD
-from fnpipe.types import Maps, Plan, Sources
+from fnpipe.types import ArgumentError, Maps, Plan, Sources
 
 
 SLACK = 2.0
@@ -56,8 +56,15 @@ def land(pool: Sources, windows: Sources) -> Sources:
     """A pool and windows as one: their words copied to its first ones, their rows after its own.
 
     In place: the pool keeps that room free. Rows of ``windows`` are right as long as no other
-    windows have come.
+    windows have come. Errors: ArgumentError for a pool on the host without that room.
     """
+    if not pool.words.is_cuda:  # there it would wait for the device
+        room = int(pool.offsets[pool.offsets >= 0].min()) - 2
+        if len(windows.words) > room:
+            raise ArgumentError(
+                f"pool has room for {room} words, came windows of {len(windows.words)}: they "
+                "belong to a pool that a device holds in part; here, gather the plan from the whole"
+            )
     pool.words[: len(windows.words)].copy_(windows.words)
     joined = {
         name: torch.cat([getattr(pool, name), getattr(windows, name)])
