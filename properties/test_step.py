@@ -16,6 +16,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 import fnpipe as fp
 from fnpipe import cuts, step
+from fnpipe.adapters.foreign import foreign
 from fnpipe.pipeline import pack_sources
 from fnpipe.testing import assert_same_bits
 
@@ -151,6 +152,26 @@ def test_pictures_on_top_and_masks_are_settled_before_a_step():
     )
     with pytest.raises(Exception, match=re.escape(message)):
         finish(parcel)
+
+
+def tint(r: Tensor, g: Tensor, b: Tensor, strength: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    return r * strength, g, b * strength
+
+
+@pytest.mark.parametrize(
+    "stage",
+    [
+        fp.affine(perspective=0.003),
+        fp.pointwise(tint).drawn(strength=fp.uniform(0.5, 1.0)),
+        foreign(lambda codes: 255 - codes, name="negative"),
+    ],
+    ids=["projective", "a user's", "of others"],
+)
+def test_any_stage_may_be_in_it(stage: Any):
+    pipeline = fp.pipe(fp.letterbox((16, 24)), fp.hsv(hue=0.1), stage)
+    run = torch.compile(pipeline.render, fullgraph=True, backend="eager")
+    plan = pipeline.draw(fp.key(seed=0, epoch=0, sample=torch.arange(3)), ALBUM)
+    assert_same_bits(pipeline.render(plan, POOL), run(plan, POOL))
 
 
 def test_two_pipelines_in_one_step_are_kept_apart():
