@@ -3,6 +3,8 @@
 import importlib
 import typing
 
+from fnpipe.cuts import Parcel as Parcel
+from fnpipe.cuts import complete as complete
 from fnpipe.cuts import make_batch as make_batch
 from fnpipe.data.bill import Bill as Bill
 from fnpipe.data.bill import bill as bill

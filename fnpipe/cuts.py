@@ -12,19 +12,31 @@ cut            a worker sends                        the device does
 The bytes of a batch are the same for all of them.
 """
 
+from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float32, Int32, Shaped
 from torch import Tensor
 
-from fnpipe.backends import CUTS, Chosen, best, check_backend, painter, renderer, warper
+from fnpipe.backends import CUTS, Chosen, best, check_backend, warper
 from fnpipe.data.pool import Rest
 from fnpipe.keys import Key, key
 from fnpipe.ops import windows
+from fnpipe.ops.layers import rasterized
 from fnpipe.pipeline import Photos, Pipeline, gather
 from fnpipe.stages.foreign import foreign_stages
-from fnpipe.types import ArgumentError, Batch, Movable, Plan, Sources, Targets, value
+from fnpipe.types import (
+    ArgumentError,
+    Batch,
+    Movable,
+    Plan,
+    Rings,
+    Sources,
+    Targets,
+    map_tensors,
+    value,
+)
 
 
 Masks = Bool[Tensor, "n mh mw"] | Int32[Tensor, "b mh mw"] | None
@@ -118,21 +130,95 @@ def complete(
     """The device's part: the batch of a parcel, wherever its tensors are.
 
     A parcel can be finished on the host, too, to look at it; that changes nothing of what the
-    device would make of it. ``pool`` are the sources that a plan alone counts in.
+    device would make of it. ``pool`` are the sources that a plan alone counts in. Inside a compiled
+    step it takes a settled parcel (:func:`fnpipe.cuts.settle`) and puts one call into the graph.
+    Errors: ArgumentError for a plan without its pool, and in a step for what is not settled.
     """
+    if torch.compiler.is_compiling():
+        _check_settled(parcel, pipeline)
     plan, images = parcel.plan, parcel.images
-    recipe = pipeline.recipe(plan.size)
     if parcel.planes is not None:
-        images = painter(recipe, backend)(parcel.planes, plan.colors)
+        images = pipeline.paint(parcel.planes, plan.colors, backend=backend)
     elif images is None:
-        sources = parcel.sources if parcel.sources is not None else pool
-        if sources is None:
-            raise ArgumentError("complete: a parcel of a plan alone wants the pool it counts in")
-        if parcel.lacking is not None:
-            sources = windows.land(sources, parcel.lacking)
-        images = renderer(recipe, backend)(sources, plan)
+        images = pipeline.render(plan, _sources(parcel, pool), backend=backend)
     masks = make_masks(parcel, pipeline, backend) if parcel.masks is None else parcel.masks
     return Batch(images, parcel.targets, plan.ids, plan.epochs, masks)
+
+
+def settle(
+    parcel: Parcel, pipeline: Pipeline, *, backend: str = "eager", pool: Sources | None = None
+) -> Parcel:
+    """The parcel with all done that a compiled step cannot do; :func:`complete` does the rest.
+
+    That is what changes the pool or is as large as the targets are many: windows are landed, the
+    rings of layers rasterised, masks made. The pool is in it afterwards, so a parcel is all that a
+    step needs. Errors: ArgumentError for a plan without its pool.
+    """
+    late = parcel.images is None and parcel.planes is None
+    return parcel.replace(
+        plan=rasterized(parcel.plan),
+        sources=_sources(parcel, pool) if late else None,
+        lacking=None,
+        masks=make_masks(parcel, pipeline, backend) if parcel.masks is None else parcel.masks,
+    )
+
+
+def settler() -> Callable[..., Parcel]:
+    """:func:`settle`, which tells Dynamo of its first parcel what changes from batch to batch.
+
+    Those sizes are left open in the first compilation, where they would be the cause of a second.
+    A pool stays where it is: CUDA graphs would copy it, every step, to a place of their own.
+    """
+    fresh = True
+
+    def run(parcel: Parcel, pipeline: Pipeline, **how: Any) -> Parcel:
+        nonlocal fresh
+        settled = settle(parcel, pipeline, **how)
+        if fresh:
+            many: list[Any] = [settled.targets, settled.masks]
+            if how.get("pool") is not None:
+                map_tensors(_stay, how["pool"])
+            elif settled.sources is not None:
+                many.append(settled.sources.words)
+            map_tensors(_open, many)
+        fresh = False
+        return settled
+
+    return run
+
+
+def _open(t: Tensor) -> Tensor:
+    torch._dynamo.maybe_mark_dynamic(t, 0)
+    return t
+
+
+def _stay(t: Tensor) -> Tensor:
+    torch._dynamo.mark_static_address(t)
+    return t
+
+
+def _sources(parcel: Parcel, pool: Sources | None) -> Sources:
+    """What a parcel's plan counts in."""
+    sources = parcel.sources if parcel.sources is not None else pool
+    if sources is None:
+        raise ArgumentError("complete: a parcel of a plan alone wants the pool it counts in")
+    return sources if parcel.lacking is None else windows.land(sources, parcel.lacking)
+
+
+def _check_settled(parcel: Parcel, pipeline: Pipeline) -> None:
+    """Errors: ArgumentError for what is left to do that a compiled step cannot do."""
+    left = []
+    if parcel.lacking is not None:
+        left.append("windows to land in the pool")
+    if any(isinstance(over.cover, Rings) for over in parcel.plan.overs):
+        left.append("rings of layers")
+    if pipeline.masking is not None and parcel.masks is None:
+        left.append("masks")
+    if left:
+        raise ArgumentError(
+            f"complete: a compiled step cannot do {' and '.join(left)}: call fnpipe.cuts.settle "
+            "before the step, or take Loader.parcels()"
+        )
 
 
 def make_masks(parcel: Parcel, pipeline: Pipeline, backend: str) -> Masks:

@@ -18,8 +18,13 @@ def explain(
     size: tuple[int, int] | None = None,
     cut: str | None = None,
     backends: Chosen | None = None,
+    lacking: float = 0.0,
 ) -> str:
-    """A table: stages in the order they run, then what crosses by cut. ``size``: height, width."""
+    """A table: stages in the order they run, then what crosses by cut. ``size``: height, width.
+
+    ``lacking`` is the share of photos that a pool on the device has no room for: at the cut
+    ``plan`` their windows cross beside the plan.
+    """
     height, width = size or _static_size(pipeline) or UNKNOWN
     shown = CUTS if cut is None else (cut,)
     heads = "".join(f"{c:9s}" for c in shown)
@@ -31,9 +36,13 @@ def explain(
         lines.append(f"backends: worker {backends.worker}, device {backends.device}")
         lines.append(f"          ({backends.why})")
     lines.append(f"crosses to the device, per {width} x {height} image:")
-    for name, count in bytes_of(pipeline, (height, width)).items():
+    crossing = bytes_of(pipeline, (height, width))
+    for name, count in crossing.items():
         if name in shown:
             lines.append(f"  {name:10s} {_amount(count)}")
+    if lacking and "plan" in shown:
+        beside = round(lacking * (crossing["source"] - crossing["plan"]))
+        lines.append(f"    windows  {_amount(beside)}, as the pool lacks {lacking:.1%} of photos")
     return "\n".join(line.rstrip() for line in lines)
 
 

@@ -8,7 +8,7 @@ ranks changes a byte.
 
 import pickle
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from time import monotonic_ns
 from typing import Any
 
@@ -116,6 +116,7 @@ class Loader:
         self._turn = self._handed = 0
         self._tally = Tally(bound=workers * prefetch)
         self._identity: dict[str, Any] | None = None
+        self._finish: Callable[..., Any] = cuts.complete
         self.replaced: list[Replaced] = []
 
     def __len__(self) -> int:
@@ -133,6 +134,18 @@ class Loader:
             self._start = self._consumed = (epoch, 0)
 
     def __iter__(self) -> Iterator[Batch]:
+        return self._run(cuts.complete)
+
+    def parcels(self) -> Iterator[cuts.Parcel]:
+        """An epoch of parcels on the device, for ``fnpipe.complete`` inside a compiled step.
+
+        Errors: ArgumentError where this rank has no sample of a batch.
+        """
+        return self._run(cuts.settler())
+
+    def _run(self, finish: Callable[..., Any]) -> Iterator[Any]:
+        """An epoch, whose parcels ``finish`` takes as :func:`fnpipe.cuts.complete` does."""
+        self._finish = finish
         epoch, first = self._start
         self._turn += 1
         turn, steps = self._turn, self.job.epochs.steps(epoch)
@@ -150,7 +163,7 @@ class Loader:
             yield self._next(moved, epoch, step, last=step + 1 == steps)
             self._tally.consumed += monotonic_ns() - self._handed
 
-    def _next(self, moved: deque[Any], epoch: int, step: int, *, last: bool) -> Batch:
+    def _next(self, moved: deque[Any], epoch: int, step: int, *, last: bool) -> Any:
         """The next batch, and the position after it; after an error, the position of the error."""
         try:
             batch = self._batch(moved, epoch, step, last=last)
@@ -161,7 +174,7 @@ class Loader:
         self._handed = monotonic_ns()
         return batch
 
-    def _batch(self, moved: deque[Any], epoch: int, step: int, *, last: bool) -> Batch:
+    def _batch(self, moved: deque[Any], epoch: int, step: int, *, last: bool) -> Any:
         """The next batch; one more parcel may be on its way to the device meanwhile."""
         if not moved:
             moved.append(self._take())
@@ -209,7 +222,7 @@ class Loader:
         # An event, since the stream may be copying the next parcel when this one is wanted.
         return parcel, self._side.record_event()
 
-    def _complete(self, moved: Moved, pipeline: Pipeline) -> Batch:
+    def _complete(self, moved: Moved, pipeline: Pipeline) -> Any:
         parcel, copied = moved
         if copied is not None:
             stream = torch.cuda.current_stream(self.device.index)
@@ -218,7 +231,7 @@ class Loader:
             # stream is done with it.
             parcel.plan.maps.record_stream(stream)
         backend = self.backends[pipeline].device
-        return cuts.complete(parcel, pipeline, backend=backend, pool=self._pool)
+        return self._finish(parcel, pipeline, backend=backend, pool=self._pool)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the run is: batches that were handed out, whatever workers have made ahead.
@@ -263,8 +276,9 @@ class Loader:
 
     def explain(self) -> str:
         """What runs where, in which backend, and the bytes that cross; a table a pipeline."""
+        lacking = getattr(self.job.pool, "lacking", 0.0)
         return "\n\n".join(
-            explain(each, cut=self.job.cut, backends=backends)
+            explain(each, cut=self.job.cut, backends=backends, lacking=lacking)
             for each, backends in self.backends.items()
         )
 
@@ -276,8 +290,10 @@ def _exactly(device: torch.device) -> torch.device:
     return torch.device("cuda", torch.cuda.current_device())
 
 
-def _none_of(batch: Batch) -> Batch:
+def _none_of(batch: Batch | cuts.Parcel) -> Batch:
     """A batch of no image, like ``batch`` in all else: the share of a rank that has none."""
+    if isinstance(batch, cuts.Parcel):
+        raise ArgumentError("parcels: this rank has no sample of a batch; take drop_last=True")
     targets = batch.targets
     empty = Targets.empty(keypoints=targets.keypoints.shape[1], corners=targets.quads.shape[1])
     return batch.replace(

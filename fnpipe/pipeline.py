@@ -1,14 +1,15 @@
 """Stages composed into a value: draw a plan, render it, annotate it, or push one sample through."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from fnpipe.backends import Recipe, renderer
+from fnpipe import step
+from fnpipe.backends import Recipe, painter, renderer
 from fnpipe.explain import explain
 from fnpipe.keys import Key, fold_in, partners
 from fnpipe.ops.annotate import annotate, take
@@ -59,6 +60,11 @@ class Pipeline:
     """
 
     stages: tuple[Any, ...] = ()
+    _bound: step.Bound = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        # No cached property: Dynamo reads an attribute as the constant that it is.
+        object.__setattr__(self, "_bound", step.bind(self, self.finishing.finish))
 
     def __repr__(self) -> str:
         return f"pipe({', '.join(map(repr, self.stages))})"
@@ -92,8 +98,13 @@ class Pipeline:
             self._recipes[size] = made
         return self._recipes[size]
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"stages": self.stages}  # what is cached may hold functions that do not travel
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Pipeline, (self.stages,)  # what is cached may hold functions that do not travel
+
+    @cached_property
+    def _others(self) -> tuple[Any, ...]:
+        """Its stages of others: to look for them takes 11 us."""
+        return foreign_stages(self.colors)
 
     @cached_property
     def _recipes(self) -> dict[tuple[int, int], Recipe]:
@@ -148,12 +159,22 @@ class Pipeline:
 
     def render(self, plan: Plan, sources: Sources, *, backend: str = "eager") -> Tensor:
         """Images [b, 3, h, w] of a plan whose ``sources`` index into ``sources``."""
+        if torch.compiler.is_compiling():
+            return step.render(self._bound, plan, sources, backend)
         recipe = self.recipe(plan.size)
-        others = foreign_stages(self.colors)
-        if not others:
+        if not self._others:
             return renderer(recipe, backend)(sources, plan)
         codes = renderer(replace(recipe, finish=Finish()), backend)(sources, plan)
-        return transform_all(codes, others, plan.colors, recipe.finish)
+        return transform_all(codes, self._others, plan.colors, recipe.finish)
+
+    def paint(
+        self, planes: Tensor, colors: tuple[Tensor, ...], *, backend: str = "eager"
+    ) -> Tensor:
+        """Images [b, 3, h, w] of float32 planes and a plan's colours: what follows the look-up."""
+        if torch.compiler.is_compiling():
+            return step.paint(self._bound, planes, colors, backend)
+        size = (planes.shape[2], planes.shape[3])
+        return painter(self.recipe(size), backend)(planes, colors)
 
     def annotate(self, plan: Plan, data: Photos) -> Targets:
         """The targets of the images that ``plan`` makes."""

@@ -283,3 +283,93 @@ def test_layers_give_the_bytes_of_the_cpu() -> None:
     for backend in ("eager", "triton"):  # one compilation of three looks takes minutes
         got = pipeline.render(plan.to(CUDA), sources.to(CUDA), backend=backend)
         assert_same_bits(expected, got.cpu(), what=backend)
+
+
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+@pytest.mark.parametrize("cut", ["plan", "source", "warped"])
+def test_a_compiled_step_makes_the_bytes_of_the_cpu(cut: str, mode: str) -> None:
+    """Training steps round a small model: one graph, compiled once, whatever the batch holds."""
+    from torch._dynamo.utils import counters
+
+    torch._dynamo.reset()
+    counters.clear()
+    train = fp.pipe(PIPELINES["mosaic"], fp.finish(torch.bfloat16, channels_last=True))
+    model = torch.nn.Conv2d(3, 8, 3).to(CUDA, memory_format=torch.channels_last)
+    pool = pack_sources(scenes.ALBUM.images)
+    there, ready = pool.to(CUDA), cuts.settler()
+
+    @torch.compile(fullgraph=True, mode=mode)
+    def step(parcel: cuts.Parcel) -> tuple[Tensor, Tensor]:
+        images = fp.complete(parcel, train, backend="triton").images
+        return images, model(images.float()).square().mean()
+
+    for seed in range(6):
+        at = key(seed=seed, epoch=seed, sample=(torch.arange(8) + seed) % len(scenes.ALBUM))
+        drawn = cuts.draw(scenes.ALBUM, train, at)
+        sent = cuts.add_pixels(drawn, train, cut, "eager", scenes.ALBUM, None)
+        held = there if cut == "plan" else None
+        parcel = ready(sent.to(CUDA), train, backend="triton", pool=held)
+        torch.compiler.cudagraph_mark_step_begin()
+        images, loss = step(parcel)
+        loss.backward()
+        expected = cuts.complete(sent, train, pool=pool if cut == "plan" else None).images
+        assert images.stride() == expected.stride()
+        assert_same_bits(expected, images.cpu(), what=f"{cut}, {mode}, batch {seed}")
+        model.zero_grad(set_to_none=True)
+    assert counters["stats"]["unique_graphs"] == 1
+    assert not counters["graph_break"]
+    skipped = counters["inductor"]["cudagraph_skips"]
+    assert mode == "default" or skipped == 0, f"{skipped} graphs were not captured"
+
+
+def test_a_cuda_graph_of_a_step_copies_no_pool() -> None:
+    """Its other inputs are copied to places of their own; a pool may be most of the memory."""
+    torch._dynamo.reset()
+    train = fp.pipe(fp.resize(64), fp.finish(torch.bfloat16, channels_last=True))
+    pool = pack_sources(scenes.ALBUM.images)
+    room = torch.zeros(2**26, dtype=torch.int32)  # 256 MB behind the photos
+    pool = pool.replace(words=torch.cat([pool.words, room])).to(CUDA)
+    ready = cuts.settler()
+
+    @torch.compile(fullgraph=True, mode="reduce-overhead")
+    def step(parcel: cuts.Parcel) -> Tensor:
+        return fp.complete(parcel, train, backend="triton").images.float() + 1.0
+
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    for seed in range(4):
+        drawn = cuts.draw(scenes.ALBUM, train, key(seed=seed, epoch=0, sample=torch.arange(4)))
+        parcel = ready(drawn.to(CUDA), train, backend="triton", pool=pool)
+        torch.compiler.cudagraph_mark_step_begin()
+        step(parcel)
+    assert torch.cuda.max_memory_allocated() - before < 2**26
+
+
+@pytest.mark.parametrize("cut", cuts.CUTS)
+def test_parcels_of_a_loader_are_finished_in_a_step(
+    cut: str, gpu_photos: Callable[[], fp.Dataset]
+) -> None:
+    """What is on its way on another stream has arrived when the step sees it."""
+    data = gpu_photos()
+    train = fp.pipe(fp.mosaic(96), fp.copy_paste(p=0.5), HSV, fp.masks(), fp.finish(torch.float16))
+
+    class Pool:
+        sources = pack_sources(data.read(i) for i in range(len(data))).to(CUDA)
+
+    loader = fp.Loader(
+        data, train, batch_size=4, seed=1, device=CUDA, cut=cut, worker_backend="eager",
+        pool=Pool() if cut == "plan" else None, drop_last=True,
+    )  # fmt: skip
+    backend = loader.backends[train].device
+
+    @torch.compile(fullgraph=True, backend="eager")
+    def step(parcel: cuts.Parcel) -> fp.Batch:
+        return fp.complete(parcel, train, backend=backend)
+
+    for epoch in range(2):
+        for parcel in loader.parcels():
+            batch = step(parcel)
+            expected = fp.make_batch(data, train, batch.ids.cpu(), seed=1, epoch=epoch)
+            assert_same_bits(expected.images, batch.images.cpu(), what=f"{cut}, epoch {epoch}")
+            assert torch.equal(expected.masks, batch.masks.cpu())

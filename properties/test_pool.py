@@ -29,6 +29,7 @@ TRAIN = fp.pipe(
     fp.flip(horizontal=0.5, vertical=0.5),
     fp.finish(torch.float32),
 )
+LAYERED = fp.pipe(fp.mosaic(32), fp.mixup(p=0.5), fp.cutmix(p=0.5), fp.hsv(hue=0.1))
 STAGES = (
     *(fp.letterbox(24), fp.resize(24), fp.crop(24), fp.mosaic(24)),
     *(fp.affine(degrees=9.0, scale=0.5, perspective=0.0005), fp.flip(horizontal=0.5)),
@@ -116,10 +117,14 @@ def test_any_prefix_gives_the_same_bytes(small, folder: Path, share: float, ids:
     made.close()
 
 
-@given(share=st.floats(0.15, 1.2), ids=st.lists(st.integers(0, 15), min_size=1, max_size=8))
-@settings(max_examples=15, deadline=None)
+@given(
+    share=st.floats(0.15, 1.2),
+    ids=st.lists(st.integers(0, 15), min_size=1, max_size=8),
+    recipe=st.sampled_from([TRAIN, LAYERED]),
+)
+@settings(max_examples=20, deadline=None)
 def test_any_part_on_a_device_gives_the_same_bytes(
-    small, folder: Path, device: torch.device, share: float, ids: list[int]
+    small, folder: Path, device: torch.device, share: float, ids: list[int], recipe: fp.Pipeline
 ):
     data, whole = small
     made = pool(
@@ -128,11 +133,11 @@ def test_any_part_on_a_device_gives_the_same_bytes(
     )  # fmt: skip
     assert made.bytes <= max(1.0, share) * whole
     assert (made.rest is None) == (share * whole >= whole)
-    drawn = cuts.draw(data, TRAIN, fp.key(seed=0, epoch=0, sample=torch.tensor(ids)))
-    parcel = cuts.add_pixels(drawn, TRAIN, "plan", "eager", data, made.rest)
-    batch = cuts.complete(parcel.to(device), TRAIN, pool=made.sources)
+    drawn = cuts.draw(data, recipe, fp.key(seed=0, epoch=0, sample=torch.tensor(ids)))
+    parcel = cuts.add_pixels(drawn, recipe, "plan", "eager", data, made.rest)
+    batch = cuts.complete(parcel.to(device), recipe, pool=made.sources)
     sources, local = gather(drawn.plan, data.read)
-    assert torch.equal(batch.images.cpu(), TRAIN.render(local, sources))
+    assert torch.equal(batch.images.cpu(), recipe.render(local, sources))
     made.close()
 
 

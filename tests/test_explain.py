@@ -89,3 +89,26 @@ def test_a_layer_is_a_picture_more():
     assert line.split() == [
         "mixup(p=0.1)", *"on top, a look more a pixel worker worker device device".split()
     ]  # fmt: skip
+
+
+def test_windows_that_cross_beside_a_plan():
+    """A quarter of what the cut "source" sends, where a quarter of the photos is not there."""
+    text = explain(PIPELINE, lacking=0.25)
+    *_, plan, windows = text.splitlines()
+    assert plan.split() == ["plan", *f"{bytes_of(PIPELINE, (640, 640))['plan']} B".split()]
+    assert windows == "    windows      0.41 MB, as the pool lacks 25.0% of photos"
+    assert "windows" in explain(PIPELINE, cut="plan", lacking=0.25)
+    assert "windows" not in explain(PIPELINE, cut="source", lacking=0.25)
+    assert "windows" not in explain(PIPELINE, cut="plan")
+
+
+def test_a_loader_says_what_its_pool_lacks(photos: fp.Dataset):
+    whole = fp.pool(photos, "ram", progress=False)
+    limit = whole.bytes // 2
+    part = fp.pool(photos, "device", device="cpu", limit=limit, overflow="prefix", progress=False)
+    given = {"batch_size": 2, "seed": 0, "cut": "plan", "backend": "eager"}
+    assert part.rest is not None
+    lacking = f"as the pool lacks {part.rest.lacking:.1%} of photos"
+    assert 0 < part.rest.lacking < 1
+    assert lacking in fp.Loader(photos, PIPELINE, pool=part, **given).explain()
+    assert "lacks" not in fp.Loader(photos, PIPELINE, pool=whole, **given).explain()

@@ -140,21 +140,27 @@ class Rest:
     held: Bool[Tensor, " photos"]
     room: int
 
+    @property
+    def lacking(self) -> float:
+        """The share of photos that the device does not hold."""
+        return 1.0 - int(self.held.sum()) / len(self.held)
+
     def cut(self, plan: Plan) -> tuple[Sources | None, Plan, bool]:
         """Windows of ``plan``, the plan for them, and whether they are all that it needs.
 
         Else they are of the photos that the device lacks, and count on after its own: none where it
         has all. They are all where those that it lacks would not fit into its room.
         """
-        lacking = (plan.sources >= 0) & ~self.held[plan.sources.clamp(min=0)]
+        every = plan.every_source
+        lacking = (every >= 0) & ~self.held[every.clamp(min=0)]
         if not bool(lacking.any()):
             return None, plan, False
-        only = plan.replace(sources=torch.where(lacking, plan.sources, -1))
-        sources, local = cut(*self.host.gather(only))
+        sources, local = cut(*self.host.gather(plan.with_sources(torch.where(lacking, every, -1))))
         if sources.words.numel() > self.room:
             return *cut(*self.host.gather(plan)), True
-        rows = torch.where(local.sources < 0, -1, local.sources + len(self.held))
-        return sources, plan.replace(sources=torch.where(lacking, rows, plan.sources)), False
+        rows = local.every_source
+        rows = torch.where(rows < 0, -1, rows + len(self.held))
+        return sources, plan.with_sources(torch.where(lacking, rows, every)), False
 
 
 def _reopen(

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from fnpipe.ops.maps import invert
 from fnpipe.ops.warp import FILL_WORD
-from fnpipe.types import Maps, Plan, Sources
+from fnpipe.types import ArgumentError, Maps, Plan, Sources
 
 
 SLACK = 2.0
@@ -16,25 +16,26 @@ SLACK = 2.0
 def visible(plan: Plan, sizes: Tensor) -> Int64[Tensor, "b t 4"]:
     """What every tile shows of its bordered photo: first column, first row, columns, rows.
 
-    ``sizes`` [b, t, 2] are the photos' width and height. The part of a photo in the frame is
-    bounded in the output, and that bound taken back to the photo, so windows of turned photos are a
-    little generous. A tile that shows nothing has 0 columns. Projective plans ship whole photos: a
-    bound of four corners does not hold beyond the horizon.
+    Tiles of layers come last. ``sizes`` [b, t, 2] are the photos' width and height. The part of a
+    photo in the frame is bounded in the output, and that bound taken back to the photo, so windows
+    of turned photos are a little generous. A tile that shows nothing has 0 columns. Projective
+    plans ship whole photos: a bound of four corners does not hold beyond the horizon.
     """
     height, width = plan.size
+    forward = every_forward(plan)
     whole = sizes.to(torch.float64) + 2.0
     first = torch.zeros_like(whole)
     if not plan.projective:
         frame = torch.tensor([width, height], dtype=torch.float64)
-        low, high = _bound(plan.forward, first, sizes.to(torch.float64))
+        low, high = _bound(forward, first, sizes.to(torch.float64))
         low, high = low.clamp(min=0.0), torch.minimum(high, frame)
         hidden = (high <= low).any(-1, keepdim=True)
-        low, high = _bound(invert(plan.forward), low, high)
+        low, high = _bound(invert(forward), low, high)
         # A border column lies before the photo's first, so a photo's column c is stored at c + 1.
         first = (low + 1.0 - SLACK).floor().clamp(min=0.0)
         last = torch.minimum((high + 1.0 + SLACK).ceil(), whole)
         whole = torch.where(hidden, 0.0, (last - first).clamp(min=0.0))
-    whole = torch.where((plan.sources < 0)[..., None], 0.0, whole)
+    whole = torch.where((plan.every_source < 0)[..., None], 0.0, whole)
     return torch.cat([first, whole], -1).to(torch.int64)
 
 
@@ -55,8 +56,15 @@ def land(pool: Sources, windows: Sources) -> Sources:
     """A pool and windows as one: their words copied to its first ones, their rows after its own.
 
     In place: the pool keeps that room free. Rows of ``windows`` are right as long as no other
-    windows have come.
+    windows have come. Errors: ArgumentError for a pool on the host without that room.
     """
+    if not pool.words.is_cuda:  # there it would wait for the device
+        room = int(pool.offsets[pool.offsets >= 0].min()) - 2
+        if len(windows.words) > room:
+            raise ArgumentError(
+                f"pool has room for {room} words, came windows of {len(windows.words)}: they "
+                "belong to a pool that a device holds in part; here, gather the plan from the whole"
+            )
     pool.words[: len(windows.words)].copy_(windows.words)
     joined = {
         name: torch.cat([getattr(pool, name), getattr(windows, name)])
@@ -70,10 +78,9 @@ def cut(sources: Sources, plan: Plan) -> tuple[Sources, Plan]:
 
     The same bytes come out: positions are integers before a window's origin is taken off.
     """
-    every = plan.replace(sources=plan.every_source, forward=every_forward(plan), overs=())
-    rows = every.sources.clamp(min=0).flatten()
-    sizes = sources.sizes[rows].view(*every.sources.shape, 2)
-    windows = visible(every, sizes).view(-1, 4)
+    every = plan.every_source
+    rows = every.clamp(min=0).flatten()
+    windows = visible(plan, sources.sizes[rows].view(*every.shape, 2)).view(-1, 4)
     lengths = 2 + windows[:, 2] * windows[:, 3]
     ends = lengths.cumsum(0)
     words = torch.empty(int(ends[-1]), dtype=torch.int32)
@@ -91,7 +98,7 @@ def cut(sources: Sources, plan: Plan) -> tuple[Sources, Plan]:
             words[start : start + lines * columns].view(lines, columns).copy_(seen)
     count = len(rows)
     shown = windows[:, 2] > 0
-    here = torch.where(shown & (every.sources.flatten() >= 0), torch.arange(count), -1)
+    here = torch.where(shown & (every.flatten() >= 0), torch.arange(count), -1)
     made = Sources(
         words=words,
         offsets=starts,
@@ -99,7 +106,7 @@ def cut(sources: Sources, plan: Plan) -> tuple[Sources, Plan]:
         origins=windows[:, :2].to(torch.int32),
         strides=windows[:, 2].to(torch.int32),
     )
-    return made, plan.with_sources(here.view_as(every.sources))
+    return made, plan.with_sources(here.view_as(every))
 
 
 def every_forward(plan: Plan) -> Maps:
