@@ -4,9 +4,9 @@
 
 ``speed`` is what a loader hands out with nobody to use it, cut by cut. ``growth`` is one photo set
 repeated under fresh ids to ever more addresses, each in a process of its own: a batch of the plan
-cut, of which nothing is rendered, and the memory that the main process and a worker have for
-themselves. ``ranks`` lets torchrun's launcher start one process a GPU (NCCL), or processes on the
-CPU (gloo) where there are fewer GPUs than ranks, and compares every sample with one rank's.
+cut, of which nothing is rendered, and memory. ``ranks`` lets torchrun's launcher start one process
+a GPU (NCCL), or processes on the CPU (gloo) where there are fewer GPUs than ranks, and compares
+every sample with one rank's.
 """
 
 import os
@@ -18,7 +18,6 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
 from itertools import chain
 from multiprocessing import active_children, get_context
 from pathlib import Path
@@ -30,7 +29,6 @@ import torch
 import torch.distributed as dist
 import xxhash
 from contract import Row
-from pool import private
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from torch.utils import _pytree as pytree
 
@@ -48,22 +46,23 @@ GROWTH = {
     "first": ("the first batch of an epoch, drawn here", "ms"),
     "order": ("the samples of 16 batches of an epoch's order", "ms"),
     "whole": ("for comparison: an epoch's whole order at once", "ms"),
-    "parent": ("memory of its own, main process", "MB"),
-    "worker": ("memory of its own, a worker", "MB"),
-    "index": ("index: names, sizes, targets with polygons, the pool's table", "bytes/photo"),
+    "worker": ("memory that a worker has for itself", "MB"),
+    "both": ("memory of main process and worker, what they share counted once", "MB"),
+    "boxes": ("index: names, sizes, boxes, the pool's table", "bytes/photo"),
+    "outlines": ("index with polygons", "bytes/photo"),
     "state": ("state_dict", "bytes"),
     "fingerprint": ("the data set's fingerprint, once a run that asks for a state", "ms"),
 }
 """What is measured of every size of data set."""
 
 
-def photos(count: int) -> Dataset:
+def photos(count: int, *, task: str = "detect") -> Dataset:
     """COCO's 128 usual photos, or scikit-image's, repeated to ``count`` under fresh ids."""
     root = peers.shared("coco")
     annotations, folder = root / "annotations" / "instances_train2017.json", root / "train2017"
     if not annotations.is_file():
         annotations, folder = peers.write_fallback(Path(tempfile.gettempdir()) / "fnpipe-scale")
-    data = fp.read_coco(annotations, folder, task="segment")
+    data = fp.read_coco(annotations, folder, task=task)
     return data.subset(torch.arange(count) % len(data))
 
 
@@ -95,14 +94,14 @@ def endless(loader: fp.Loader) -> Iterator[fp.Batch]:
 def rates(loader: fp.Loader, options: Namespace, *, reduce: bool = False) -> list[float]:
     """Images a second, turn by turn, once all that was made ahead is used up.
 
-    A turn is a batch of every worker at least, since they finish in bursts. With ``reduce`` ranks
-    add up one number a step, as they would gradients.
+    A turn is a batch of every worker at least, since they finish in bursts. With ``reduce`` it is
+    equally many steps on all ranks, which add up one number a step, as they would gradients.
     """
     batches, found = endless(loader), []
-    least = max(options.count, 1)
+    least = options.reduced if reduce else max(options.count, 1)
     for turn in range(TURNS + 1):
         start, images, steps = time.perf_counter(), 0, 0
-        while steps < least * (3 if turn == 0 else 1) or (
+        while steps < least * (1 if turn else 3) or (
             not reduce and time.perf_counter() - start < options.turn
         ):
             batch = next(batches)
@@ -152,7 +151,10 @@ def grown(count: int, options: Namespace) -> tuple[dict[str, list[float]], str]:
     torch.set_num_threads(1)
     data = photos(count)
     made = fp.pool(data, "ram", progress=False)
-    found = {"index": [bytes_of(data, made.sources) / count]}
+    found = {
+        "boxes": [index_bytes(data, made.sources)],
+        "outlines": [index_bytes(photos(1024, task="segment"), made.sources)],
+    }
     with unrendered(), fp.Loader(
         data, peers.pipeline(640), batch_size=BATCH, seed=0, cut="plan", pool=made, workers=1,
         start_method="fork", backend="eager", worker_backend="eager",
@@ -161,17 +163,17 @@ def grown(count: int, options: Namespace) -> tuple[dict[str, list[float]], str]:
         steps = options.steps // TURNS
         times([lambda: next(batches)] * steps)
         (worker,) = active_children()
-        held = private(worker.pid)
+        held = memory(worker.pid, "Private_")
         found["batch"] = [
             statistics.mean(times([lambda: next(batches)] * steps)) for _ in range(TURNS)
         ]
-        found["parent"] = [private("self") / 1e6]
-        now = private(worker.pid)
-        found["worker"] = [now / 1e6]
+        now = memory(worker.pid, "Private_")
+        found["worker"] = [now]
+        found["both"] = [memory("self", "Pss:") + memory(worker.pid, "Pss:")]
         start = time.perf_counter()
         found["state"] = [len(pickle.dumps(loader.state_dict()))]
         found["fingerprint"] = [1e3 * (time.perf_counter() - start)]
-        gained = f"{(now - held) / 1e6:+.2f} MB in {TURNS * steps} batches"
+        gained = f"{now - held:+.2f} MB in {TURNS * steps} batches"
         return found | orders(loader.job, count), gained
 
 
@@ -195,12 +197,20 @@ def times(calls: Sequence[Any]) -> list[float]:
     return found
 
 
-def bytes_of(data: Dataset, sources: fp.Sources) -> int:
-    """Bytes of all that a process must have of a data set and its pool, besides the pixels."""
-    table = replace(sources, words=torch.zeros(0, dtype=torch.int32))
+def memory(pid: int | str, kind: str) -> float:
+    """MB of a process: "Private_", that it alone has; "Pss:", with its part of what is shared."""
+    with open(f"/proc/{pid}/smaps_rollup") as lines:
+        return sum(int(line.split()[1]) for line in lines if line.startswith(kind)) * 1024 / 1e6
+
+
+def index_bytes(data: Dataset, sources: fp.Sources) -> float:
+    """Bytes a photo of all that a process must have besides the pixels."""
     tables = data.path_bytes, data.path_offsets, data.sizes, data.image_ids, data.offsets
-    leaves = pytree.tree_leaves((*tables, data.targets, table))
-    return sum(leaf.numel() * leaf.element_size() for leaf in leaves)
+    places = sources.replace(words=torch.zeros(0))
+    return sum(
+        sum(leaf.nbytes for leaf in pytree.tree_leaves(value)) / len(held)
+        for value, held in (((*tables, data.targets), data), (places, sources))
+    )
 
 
 def growth(options: Namespace) -> Iterator[Row]:
@@ -224,7 +234,7 @@ def as_rank(options: Namespace) -> tuple[list[list[str]], list[float]]:
     all ranks together.
     """
     torch.set_num_threads(1)
-    device = device_for(int(os.environ["WORLD_SIZE"]))
+    device = device_for(options.ranks)
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     try:
         cut = "plan" if device.type == "cuda" else "finished"
@@ -257,10 +267,12 @@ def ranks(options: Namespace) -> Iterator[Row]:
     """One rank, then so many: images a second in sum; their samples against one rank's."""
     alone: list[list[str]] = []
     workers = max(1, cores() // options.ranks - 1)
-    given = Namespace(**vars(options) | {"batch": BATCH, "count": workers})
+    enough = torch.cuda.device_count() >= options.ranks
+    chosen = {"batch": BATCH, "count": workers, "reduced": 64 if enough else 6}
+    given = Namespace(**vars(options) | chosen)
+    where = "a GPU each, nccl" if enough else "the CPU, gloo"
+    case = f"ranks of one host, {where}, {options.size}, batch {BATCH} in all"
     for world in sorted({1, options.ranks}):
-        device = "GPUs, nccl" if torch.cuda.device_count() >= world else "the CPU, gloo"
-        case = f"ranks of a host on {device}, {options.size}, batch {BATCH} in all"
         config = LaunchConfig(
             min_nodes=1, max_nodes=1, nproc_per_node=world, run_id=f"scale-{world}",
             rdzv_backend="c10d", rdzv_endpoint="localhost:0", start_method="spawn", max_restarts=0,
@@ -312,7 +324,7 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("--addresses", type=numbers, default=[10**3, 10**4, 10**5, 10**6])
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--size", type=int, help="of images; 640 on a GPU, 320 without")
-    parser.add_argument("--turn", type=float, default=0.5, help="seconds at least, five a case")
+    parser.add_argument("--turn", type=float, default=0.25, help="seconds at least, five a case")
     parser.add_argument("--steps", type=int, default=300, help="batches a size of data set")
     parser.add_argument("--compared", type=int, default=8, help="batches compared between ranks")
     parser.add_argument("--only", nargs="*", choices=PARTS, default=[*PARTS])
