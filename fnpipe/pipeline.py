@@ -230,12 +230,16 @@ class Pipeline:
 class Alone:
     """A sample that came from no data set, as a data set of one."""
 
+    sizes: Sizes
+    targets: Targets
+    offsets: Offsets
+    keypoint_flip: tuple[int, ...] = ()
+
     def __init__(self, sample: Sample) -> None:
         self._image = sample.image
         self.targets = sample.targets
         self.sizes = torch.tensor([[sample.image.shape[2], sample.image.shape[1]]])
         self.offsets = torch.tensor([0, len(sample.targets)])
-        self.keypoint_flip = ()
 
     def read(self, index: int) -> Image:
         return self._image

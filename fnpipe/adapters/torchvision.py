@@ -44,11 +44,12 @@ def to_detection(
     return list(batch.images), rows
 
 
-def to_tv_tensors(batch: Batch) -> list[tuple[tv_tensors.Image, dict[str, Any]]]:
+def to_tv_tensors(batch: Batch) -> list[tuple[Tensor, dict[str, Any]]]:
     """Each image with its targets, as v2 transforms know them; all instances, crowds too.
 
-    ``boxes`` are XYXY; ``labels``, ``ids`` and ``ignore`` plain tensors; ``keypoints`` and
-    ``quads`` [n, k, 2] are KeyPoints, the former with ``visibility`` [n, k] beside them.
+    The image is a tv_tensors.Image; ``boxes`` are XYXY; ``labels``, ``ids`` and ``ignore`` plain
+    tensors; ``keypoints`` and ``quads`` [n, k, 2] are KeyPoints, the former with ``visibility``
+    [n, k] beside them.
     """
     size = int(batch.images.shape[2]), int(batch.images.shape[3])
     return [
@@ -58,7 +59,7 @@ def to_tv_tensors(batch: Batch) -> list[tuple[tv_tensors.Image, dict[str, Any]]]
 
 
 def from_tv_tensors(
-    image: tv_tensors.Image, targets: dict[str, Any], *, id: int = 0, data: Any = None
+    image: Tensor, targets: dict[str, Any], *, id: int = 0, data: Any = None
 ) -> Sample:
     """A sample of what :func:`to_tv_tensors` gives; ``boxes`` and ``labels`` are enough.
 

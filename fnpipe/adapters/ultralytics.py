@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fnpipe.data.dataset import Dataset
 from fnpipe.loader import Loader
 from fnpipe.ops import paint
 from fnpipe.ops.annotate import select
@@ -54,14 +55,21 @@ def to_ultralytics(batch: Batch, *, task: str = "detect", mask_ratio: int = 4) -
 class TrainLoader:
     """A :class:`fnpipe.Loader` as their trainers use a data loader: an epoch a ``for``."""
 
+    loader: Loader
+    task: str
+    mask_ratio: int
+    dataset: Dataset
+    batch_size: int
+    drop_last: bool = False
+    num_workers: int = 0
+    sampler: "_Order"
+
     def __init__(
         self, loader: Loader, batch_size: int, *, task: str = "detect", mask_ratio: int = 4
     ) -> None:
         self.loader, self.task, self.mask_ratio = loader, task, mask_ratio
         self.dataset = loader.job.data
-        self.batch_size, self.drop_last = batch_size, False
-        self.sampler = _Order(loader)
-        self.num_workers = 0
+        self.batch_size, self.sampler = batch_size, _Order(loader)
 
     def __len__(self) -> int:
         return len(self.loader)
@@ -78,10 +86,13 @@ class _Order:
     """What they ask of a sampler."""
 
     def __init__(self, loader: Loader) -> None:
-        self.set_epoch, self.count = loader.set_epoch, len(loader.job.data)
+        self._loader = loader
+
+    def set_epoch(self, epoch: int) -> None:
+        self._loader.set_epoch(epoch)
 
     def __len__(self) -> int:
-        return self.count
+        return len(self._loader.job.data)
 
 
 def _boxes(targets: Targets, task: str, height: int, width: int) -> Tensor:

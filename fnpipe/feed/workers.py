@@ -47,6 +47,10 @@ class Sent(NamedTuple):
 class Parcels(TorchDataset[Any]):
     """What a worker makes of an address: a parcel, a failure, or None of an old stream's."""
 
+    job: Job
+    board: Board
+    on_error: str
+
     def __init__(self, job: Job, board: Board, on_error: str) -> None:
         self.job, self.board, self.on_error = job, board, on_error
 
@@ -123,6 +127,11 @@ class Workers:
     Errors: LoaderError where a worker is gone, or gives nothing for ``timeout`` seconds. After any
     error no worker is left, and the next :meth:`begin` starts new ones.
     """
+
+    job: Job
+    count: int
+    timeout: float
+    board: Board
 
     def __init__(
         self,
