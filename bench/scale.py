@@ -4,7 +4,8 @@
 
 ``speed`` is what a loader hands out with nobody to use it, cut by cut. ``growth`` is one photo set
 repeated under fresh ids to ever more addresses, each in a process of its own: a batch of the plan
-cut, of which nothing is rendered, and memory. ``ranks`` lets torchrun's launcher start one process
+cut, of which nothing is rendered, and memory; CPU time, since neighbours on a shared machine do not
+count there. ``ranks`` lets torchrun's launcher start one process
 a GPU (NCCL), or processes on the CPU (gloo) where there are fewer GPUs than ranks, and compares
 every sample with one rank's.
 """
@@ -42,7 +43,7 @@ from fnpipe.feed.job import Job
 
 BATCH, TURNS = 64, 5
 GROWTH = {
-    "batch": ("a batch through the loader, cut plan, nothing rendered", "ms"),
+    "batch": ("a batch through loader and worker, cut plan, nothing rendered", "ms"),
     "first": ("the first batch of an epoch, drawn here", "ms"),
     "order": ("the samples of 16 batches of an epoch's order", "ms"),
     "whole": ("for comparison: an epoch's whole order at once", "ms"),
@@ -159,20 +160,19 @@ def grown(count: int, options: Namespace) -> tuple[dict[str, list[float]], str]:
         data, peers.pipeline(640), batch_size=BATCH, seed=0, cut="plan", pool=made, workers=1,
         start_method="fork", backend="eager", worker_backend="eager",
     ) as loader:  # fmt: skip
-        batches = endless(loader)
-        steps = options.steps // TURNS
+        batches, steps = endless(loader), options.steps // TURNS
         times([lambda: next(batches)] * steps)
         (worker,) = active_children()
-        held = memory(worker.pid, "Private_")
-        found["batch"] = [
-            statistics.mean(times([lambda: next(batches)] * steps)) for _ in range(TURNS)
-        ]
+        held, found["batch"] = memory(worker.pid, "Private_"), []
+        for _ in range(TURNS):
+            start = spent(worker.pid)
+            own = sum(times([lambda: next(batches)] * steps))
+            found["batch"].append((spent(worker.pid) - start + own) / steps)
         now = memory(worker.pid, "Private_")
         found["worker"] = [now]
         found["both"] = [memory("self", "Pss:") + memory(worker.pid, "Pss:")]
-        start = time.perf_counter()
+        found["fingerprint"] = times([loader.state_dict])
         found["state"] = [len(pickle.dumps(loader.state_dict()))]
-        found["fingerprint"] = [1e3 * (time.perf_counter() - start)]
         gained = f"{now - held:+.2f} MB in {TURNS * steps} batches"
         return found | orders(loader.job, count), gained
 
@@ -188,13 +188,15 @@ def orders(job: Job, count: int) -> dict[str, list[float]]:
 
 
 def times(calls: Sequence[Any]) -> list[float]:
-    """Milliseconds of each call."""
-    found = []
-    for call in calls:
-        start = time.perf_counter()
-        call()
-        found.append(1e3 * (time.perf_counter() - start))
-    return found
+    """Milliseconds of CPU that each call costs this process."""
+    return [1e3 * contract.cpu_seconds(call, 1) for call in calls]
+
+
+def spent(pid: int) -> float:
+    """Milliseconds of CPU that another process has had, in steps of 10."""
+    _, _, fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")
+    user, system = map(int, fields.split()[11:13])
+    return 1e3 * (user + system) / os.sysconf("SC_CLK_TCK")
 
 
 def memory(pid: int | str, kind: str) -> float:
