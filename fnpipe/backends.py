@@ -23,7 +23,7 @@ from fnpipe.types import ArgumentError, Finish, Over, Plan, Sources, map_tensors
 
 
 BACKENDS = ("eager", "compiled", "package", "triton")
-PARTS = {
+PARTS: dict[str, tuple[str, ...]] = {
     "render": ("eager", "compiled", "package", "triton"),
     "warp": ("eager", "compiled", "package"),
     "paint": ("eager", "compiled", "triton"),
@@ -164,7 +164,7 @@ def flatten(sources: Sources, plan: Plan) -> list[Tensor]:
     the colour pass; Inductor then makes it a loop of its own over all pixels, and 5 MB of sums an
     image go to memory and back: 5.3 ms an image against 4.1.
     """
-    tensors = [sources.words, *_picture(sources, plan)]
+    tensors: list[Any] = [sources.words, *_picture(sources, plan)]
     for over in plan.overs:
         tensors += [over.cover, over.weight, *_picture(sources, over.plan)]
     colors = plan.colors

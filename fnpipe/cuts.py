@@ -24,6 +24,7 @@ from fnpipe.data.pool import Rest
 from fnpipe.keys import Key, key
 from fnpipe.ops import windows
 from fnpipe.ops.layers import rasterized
+from fnpipe.ops.warp import join_sources
 from fnpipe.pipeline import Photos, Pipeline, gather
 from fnpipe.stages.foreign import foreign_stages
 from fnpipe.types import (
@@ -103,7 +104,7 @@ def add_pixels(
         return parcel.replace(plan=plan, **{"sources" if alone else "lacking": sources})
     if cut == "plan":
         return parcel
-    sources, local = gather(plan, data.read) if pool is None else pool.gather(plan)
+    sources, local = _fetch(plan, data) if pool is None else pool.gather(plan)
     if cut == "source":
         sources, local = windows.cut(sources, local)
         return parcel.replace(sources=sources, plan=local)
@@ -113,6 +114,14 @@ def add_pixels(
         return parcel.replace(planes=warper(recipe, backend)(sources, local))
     images = pipeline.render(local, sources, backend=backend)
     return parcel.replace(images=images, masks=make_masks(parcel, pipeline, backend))
+
+
+def _fetch(plan: Plan, data: Photos) -> tuple[Sources, Plan]:
+    """The photos of a plan; packed while they are decoded, by a data set that can."""
+    packed = getattr(data, "read_packed", None)
+    if packed is None:
+        return gather(plan, data.read)
+    return gather(plan, packed, join=join_sources)
 
 
 def _check_foreign(pipeline: Pipeline, cut: str) -> None:

@@ -91,7 +91,7 @@ class Loader:
         on_error: str = "raise",
         timeout: float = 600.0,
     ) -> None:
-        self.device = _exactly(torch.device(device))
+        self.device: torch.device = _exactly(torch.device(device))
         self.backends: dict[Pipeline, Chosen] = {
             each: cuts.choose_backends(each, cut, self.device, worker_backend, backend)
             for each in values_of(pipeline)
@@ -101,7 +101,7 @@ class Loader:
         self._pool = _device_pool(pool, self.device) if cut == "plan" else None
         worker = next(iter(self.backends.values())).worker
         held = getattr(pool, "rest", None) if cut == "plan" else pool
-        self.job = Job(data, pipeline, epochs, cut, worker, held)
+        self.job: Job = Job(data, pipeline, epochs, cut, worker, held)
         self._asked, self._share = (rank, world_size), share(rank, world_size)
         if workers:
             _make_ready(self.job)
@@ -285,7 +285,7 @@ class Loader:
 
 def _exactly(device: torch.device) -> torch.device:
     """The device that is meant: "cuda" is the current one."""
-    if device.type != "cuda" or device.index is not None:
+    if device.type != "cuda" or ":" in str(device):
         return device
     return torch.device("cuda", torch.cuda.current_device())
 

@@ -220,10 +220,10 @@ class Alone:
 
     def __init__(self, sample: Sample) -> None:
         self._image = sample.image
-        self.targets = sample.targets
-        self.sizes = torch.tensor([[sample.image.shape[2], sample.image.shape[1]]])
-        self.offsets = torch.tensor([0, len(sample.targets)])
-        self.keypoint_flip = ()
+        self.targets: Targets = sample.targets
+        self.keypoint_flip: tuple[int, ...] = ()
+        self.sizes: Sizes = torch.tensor([[sample.image.shape[2], sample.image.shape[1]]])
+        self.offsets: Offsets = torch.tensor([0, len(sample.targets)])
 
     def read(self, index: int) -> Image:
         return self._image
@@ -274,11 +274,11 @@ def _of_others(stage: Any) -> bool:
     return role(stage) is Layer and stage.source == "other"
 
 
-def gather(plan: Plan, read: Any) -> tuple[Sources, Plan]:
+def gather(plan: Plan, read: Any, *, join: Any = pack_sources) -> tuple[Sources, Plan]:
     """The photos that ``plan`` needs, each read once, and the plan counting in them."""
     photos = plan.every_source
     wanted = photos[photos >= 0].unique()
-    sources = pack_sources(read(int(i)) for i in wanted)
+    sources = join(read(int(i)) for i in wanted)
     rows = torch.searchsorted(wanted, photos.clamp(min=0).contiguous())
     return sources, plan.with_sources(torch.where(photos < 0, -1, rows))
 

@@ -58,6 +58,13 @@ def is_upright(quad: Shaped[Tensor, "4 2"]) -> bool:
 class Overlay:
     """A transparent sheet over one image; coordinates are the image's own times ``zoom``."""
 
+    size: tuple[int, int]
+    zoom: float
+    unit: float
+    sheet: pillow.Image
+    pen: ImageDraw.ImageDraw
+    font: ImageFont.FreeTypeFont | ImageFont.ImageFont
+
     def __init__(self, width: int, height: int, *, zoom: float):
         self.size = (width, height)
         self.zoom = zoom * SHARPNESS

@@ -40,3 +40,9 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     }
     (root / "boxes.json").write_text(json.dumps(document))
     return fp.read_coco(root / "boxes.json", root)
+
+
+@pytest.fixture
+def data(photos: Dataset) -> Dataset:
+    """The same ten, for tests whose folder has no data set of its own."""
+    return photos

@@ -1,6 +1,9 @@
 """What every public name promises to its caller, checked on all of them at once."""
 
 import inspect
+import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -86,3 +89,17 @@ def test_every_public_name_is_documented(value: Any):
 @every_function
 def test_every_public_function_is_documented(function: Callable[..., Any]):
     assert inspect.getdoc(function) or function.__name__ in CONTRACT
+
+
+INSIDE = ("fnpipe.ops.", "fnpipe.explore.", "fnpipe.data.pool_build.")
+"""Kernels, marimo's page and tqdm's bar, whose types their libraries leave open."""
+
+
+def test_a_type_checker_sees_the_type_of_every_public_name():
+    pytest.importorskip("pyright")
+    command = [sys.executable, "-m", "pyright", "--verifytypes", "fnpipe", "--ignoreexternal"]
+    done = subprocess.run([*command, "--outputjson"], capture_output=True, text=True)
+    found = json.loads(done.stdout)["typeCompleteness"]
+    assert len(found["symbols"]) > 1000
+    guessed = {s["name"] for s in found["symbols"] if s["isExported"] and not s["isTypeKnown"]}
+    assert {name for name in guessed if not name.startswith(INSIDE)} == set()

@@ -154,7 +154,7 @@ def test_turns_are_interleaved(contract: ModuleType) -> None:
     assert [(row.who, row.value, row.spread) for row in rows] == [(w, 250.0, 0.0) for w in "abc"]
 
 
-@pytest.mark.parametrize("script", ["cpu.py", "device.py", "fit.py"])
+@pytest.mark.parametrize("script", ["cpu.py", "device.py", "fit.py", "scale.py"])
 def test_every_script_says_what_it_does(script: str) -> None:
     done = subprocess.run(
         [sys.executable, str(BENCH / script), "--help"], capture_output=True, text=True
@@ -162,3 +162,19 @@ def test_every_script_says_what_it_does(script: str) -> None:
     assert done.returncode == 0, done.stderr
     assert "--json" in done.stdout
     assert "--out DIR" in done.stdout
+
+
+@pytest.mark.slow
+def test_scale_finds_no_sample_that_differs_between_ranks() -> None:
+    options = ["--quick", "--json", "--only", "growth", "ranks"]
+    done = subprocess.run(
+        [sys.executable, str(BENCH / "scale.py"), *options], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)
+    by_case = {row["case"]: row for row in rows}
+    assert all(row["value"] > 0 for row in rows)
+    assert by_case["state_dict"]["value"] < 1000
+    by_name = {row["who"]: row["note"] for row in rows}
+    assert by_name["fnpipe/1 ranks"].endswith("0 of 128 samples differ")
+    assert by_name["fnpipe/2 ranks"].endswith("0 of 128 samples differ")

@@ -28,11 +28,6 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
-@pytest.fixture
-def data(photos: Dataset) -> Dataset:
-    return photos
-
-
 def load(data: Dataset, **options: Any) -> fp.Loader:
     given: dict[str, Any] = {"batch_size": 4, "seed": 0, "worker_backend": "eager"}
     # A test's functions are found by no other process that does not begin as a copy of this one.

@@ -35,6 +35,7 @@ class Handed:
     """
 
     __slots__ = ("batch",)
+    batch: Batch
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
@@ -46,6 +47,8 @@ class Feed:
     ``length`` is what a share of it is a share of, where the loader's epochs are cut to one;
     ``epoch`` says which one the Trainer is in, as it loads no state at an epoch's end.
     """
+
+    loader: Loader
 
     def __init__(
         self, loader: Loader, *, length: int | None = None, epoch: Callable[[], int] = int

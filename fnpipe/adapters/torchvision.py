@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torchvision import tv_tensors
 
-from fnpipe.ops import raster
+from fnpipe.adapters.planes import instance_planes
 from fnpipe.ops.annotate import select, take
 from fnpipe.types import ArgumentError, Batch, Rings, Sample, Targets
 
@@ -19,15 +19,17 @@ def to_detection(
 
     These models count classes from 1, so labels grow by ``first_label`` (0 for those without a
     background class). They have no word for instances to ignore: those are left out. ``masks`` adds
-    uint8 [n, h, w], of rings; keypoints come along where there are any. Images must be floats in
-    [0, 1], without mean and deviation: the models normalise by themselves. Errors: ArgumentError.
+    uint8 [n, h, w]: those of a pipeline with ``masks(stride=1)``, else made now, of rings, to the
+    same bits. Keypoints come along where there are any. Images must be floats in [0, 1], without
+    mean and deviation: the models normalise by themselves. Errors: ArgumentError.
     """
     if not batch.images.is_floating_point():
         raise ArgumentError(
             f"images wanted floats in [0, 1], came {batch.images.dtype}: "
             "finish(torch.float32) at the end of the pipeline"
         )
-    targets = select(batch.targets, ~batch.targets.ignore)
+    kept = ~batch.targets.ignore
+    targets = select(batch.targets, kept)
     bounds = torch.searchsorted(
         targets.owner, torch.arange(len(batch) + 1, device=targets.owner.device)
     )
@@ -35,8 +37,7 @@ def to_detection(
     if targets.keypoints.shape[1]:
         fields["keypoints"] = targets.keypoints
     if masks:
-        height, width = batch.images.shape[2:]
-        fields["masks"] = raster.masks(targets.rings, (height, width), stride=1).to(torch.uint8)
+        fields["masks"] = instance_planes(batch, stride=1)[kept].view(torch.uint8)
     rows = [
         {name: values[start:stop] for name, values in fields.items()} | {"image_id": batch.ids[i]}
         for i, (start, stop) in enumerate(pairwise(bounds.tolist()))
@@ -44,11 +45,12 @@ def to_detection(
     return list(batch.images), rows
 
 
-def to_tv_tensors(batch: Batch) -> list[tuple[tv_tensors.Image, dict[str, Any]]]:
+def to_tv_tensors(batch: Batch) -> list[tuple[Tensor, dict[str, Any]]]:
     """Each image with its targets, as v2 transforms know them; all instances, crowds too.
 
-    ``boxes`` are XYXY; ``labels``, ``ids`` and ``ignore`` plain tensors; ``keypoints`` and
-    ``quads`` [n, k, 2] are KeyPoints, the former with ``visibility`` [n, k] beside them.
+    The image is a tv_tensors.Image; ``boxes`` are XYXY; ``labels``, ``ids`` and ``ignore`` plain
+    tensors; ``keypoints`` and ``quads`` [n, k, 2] are KeyPoints, the former with ``visibility``
+    [n, k] beside them.
     """
     size = int(batch.images.shape[2]), int(batch.images.shape[3])
     return [
@@ -58,7 +60,7 @@ def to_tv_tensors(batch: Batch) -> list[tuple[tv_tensors.Image, dict[str, Any]]]
 
 
 def from_tv_tensors(
-    image: tv_tensors.Image, targets: dict[str, Any], *, id: int = 0, data: Any = None
+    image: Tensor, targets: dict[str, Any], *, id: int = 0, data: Any = None
 ) -> Sample:
     """A sample of what :func:`to_tv_tensors` gives; ``boxes`` and ``labels`` are enough.
 

@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fnpipe.adapters.planes import fastest, instance_planes
+from fnpipe.data.dataset import Dataset
 from fnpipe.loader import Loader
 from fnpipe.ops import paint
 from fnpipe.ops.annotate import select
@@ -21,8 +23,9 @@ def to_ultralytics(batch: Batch, *, task: str = "detect", mask_ratio: int = 4) -
 
     ``img`` are uint8 codes, which trainers divide by 255 themselves. ``bboxes`` are x, y, w, h of
     the centre, for "obb" with the angle in radians; "segment" adds ``masks``, one index map
-    [b, h / r, w / r] an image (their ``overlap_mask=True``, the default), and ``sem_masks``;
-    "pose" adds ``keypoints``. What is to be ignored is left out: they have no word for it.
+    [b, h / r, w / r] an image (their ``overlap_mask=True``, the default), and ``sem_masks``, of the
+    planes of a pipeline with ``masks(stride=mask_ratio)``, else of rings, to the same bits; "pose"
+    adds ``keypoints``. What is to be ignored is left out: they have no word for it.
     Errors: ArgumentError for another task, for float images, and for what the batch does not have.
     """
     if task not in TASKS:
@@ -44,7 +47,7 @@ def to_ultralytics(batch: Batch, *, task: str = "detect", mask_ratio: int = 4) -
         "resized_shape": [(height, width)] * len(batch),
     }
     if task == "segment":
-        table |= _masks(targets, len(batch), (height, width), mask_ratio)
+        table |= _masks(batch, targets, mask_ratio)
     if task == "pose":
         scale = torch.tensor([1 / width, 1 / height, 1.0], device=targets.keypoints.device)
         table["keypoints"] = targets.keypoints * scale
@@ -54,14 +57,21 @@ def to_ultralytics(batch: Batch, *, task: str = "detect", mask_ratio: int = 4) -
 class TrainLoader:
     """A :class:`fnpipe.Loader` as their trainers use a data loader: an epoch a ``for``."""
 
+    loader: Loader
+    task: str
+    mask_ratio: int
+    dataset: Dataset
+    batch_size: int
+    drop_last: bool = False
+    num_workers: int = 0
+    sampler: "_Order"
+
     def __init__(
         self, loader: Loader, batch_size: int, *, task: str = "detect", mask_ratio: int = 4
     ) -> None:
         self.loader, self.task, self.mask_ratio = loader, task, mask_ratio
         self.dataset = loader.job.data
-        self.batch_size, self.drop_last = batch_size, False
-        self.sampler = _Order(loader)
-        self.num_workers = 0
+        self.batch_size, self.sampler = batch_size, _Order(loader)
 
     def __len__(self) -> int:
         return len(self.loader)
@@ -78,10 +88,13 @@ class _Order:
     """What they ask of a sampler."""
 
     def __init__(self, loader: Loader) -> None:
-        self.set_epoch, self.count = loader.set_epoch, len(loader.job.data)
+        self._loader = loader
+
+    def set_epoch(self, epoch: int) -> None:
+        self._loader.set_epoch(epoch)
 
     def __len__(self) -> int:
-        return self.count
+        return len(self._loader.job.data)
 
 
 def _boxes(targets: Targets, task: str, height: int, width: int) -> Tensor:
@@ -96,10 +109,12 @@ def _boxes(targets: Targets, task: str, height: int, width: int) -> Tensor:
     return boxes * torch.tensor(scale, device=boxes.device)
 
 
-def _masks(targets: Targets, images: int, size: tuple[int, int], ratio: int) -> dict[str, Tensor]:
-    """Index maps, and the class at each pixel."""
-    numbers = paint.overlap_map(targets.rings, targets.owner, images, size, stride=ratio)
-    first = torch.searchsorted(targets.owner, torch.arange(images, device=targets.owner.device))
+def _masks(batch: Batch, targets: Targets, ratio: int) -> dict[str, Tensor]:
+    """Index maps of the targets that are kept, and the class at each pixel."""
+    planes = instance_planes(batch, stride=ratio)[~batch.targets.ignore]
+    numbers = paint.number(planes, targets.owner, len(batch), impl=fastest(batch))
+    images = torch.arange(len(batch), device=targets.owner.device)
+    first = torch.searchsorted(targets.owner, images)
     row = (numbers.long() - 1 + first[:, None, None]).clamp(min=0)
     labels = torch.cat([targets.labels, targets.labels.new_zeros(1)])[row]
     return {"masks": numbers.float(), "sem_masks": torch.where(numbers > 0, labels, 0).float()}

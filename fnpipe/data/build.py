@@ -36,7 +36,7 @@ class Notes:
         check_choice("rows", rows, ("raise", "drop"))
         self.counts: Counter[str] = Counter()
         self.lines: list[str] = []
-        self.tolerant = rows == "drop"
+        self.tolerant: bool = rows == "drop"
 
     def add(self, kind: str, line: str) -> None:
         self.counts[kind] += 1
@@ -187,6 +187,7 @@ def build(
     path_bytes, path_offsets = pack_names(files)
     targets = tidy(targets, table, lambda kind, row: notes.add(kind, place(row)))
     counts = torch.bincount(targets.owner, minlength=len(files))
+    options: dict[str, Any] = {"image_ids": torch.arange(len(files)), **fields}
     return Dataset(
         root=root,
         path_bytes=path_bytes,
@@ -195,5 +196,5 @@ def build(
         targets=targets,
         offsets=torch.cat([counts.new_zeros(1), counts.cumsum(0)]),
         report=notes.report(),
-        **{"image_ids": torch.arange(len(files)), **fields},
+        **options,
     )

@@ -78,7 +78,7 @@ def read_coco(
     check_choice("task", task, TASKS)
     check_choice("crowd", crowd, ("ignore", "drop"))
     source, root, notes = Path(annotations), Path(images), Notes(rows=rows)
-    looks = {"scan": scan, "unreadable": unreadable, "pixel_limit": pixel_limit}
+    looks: dict[str, Any] = {"scan": scan, "unreadable": unreadable, "pixel_limit": pixel_limit}
     with naming(source):
         document = _load(source)
         files = [_file_name(photo, stay_inside) for photo in document["images"]]

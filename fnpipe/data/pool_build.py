@@ -38,7 +38,7 @@ from fnpipe.data.pool_file import (
 from fnpipe.types import DataError
 
 
-class Bar(tqdm):
+class Bar(tqdm):  # pyright: ignore[reportMissingTypeArgument]
     """tqdm with a lock of its own process.
 
     Its usual one is shared with forks: a builder killed while it holds it would hang the others.

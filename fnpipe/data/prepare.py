@@ -8,8 +8,7 @@ from jaxtyping import Float64, UInt8
 from torch import Tensor
 
 from fnpipe.data.dataset import Dataset
-from fnpipe.ops.warp import pack
-from fnpipe.types import ArgumentError, Image, Sizes, Targets, Words
+from fnpipe.types import ArgumentError, Image, Sizes, Targets
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,11 +20,6 @@ class Prepared(Dataset):
     def read(self, index: int) -> Image:
         """Photo ``index``, uint8 [3, h, w], upright, RGB, shrunk. ``DataError`` names the file."""
         return shrink(super().read(index), self.longest)
-
-    def read_packed(self, index: int) -> tuple[Words, tuple[int, int]]:
-        """:meth:`read` as :func:`fnpipe.ops.warp.pack` stores it, and its width and height."""
-        image = self.read(index)
-        return pack(image), (image.shape[2], image.shape[1])
 
 
 def prepare(data: Dataset, *, longest: int) -> Prepared:

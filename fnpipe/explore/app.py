@@ -1,4 +1,6 @@
 """The page of ``fnpipe explore``, as marimo runs it: cells that run anew where a slider moves."""
+# marimo passes what other cells return as parameters without types.
+# pyright: basic
 
 import marimo  # pyright: ignore[reportMissingImports]
 

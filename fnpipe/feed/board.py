@@ -23,6 +23,9 @@ class Board:
     Row ``w`` is worker w's; the last is the loader's own and says which stream is wanted.
     """
 
+    table: Int64[Tensor, "w f"]
+    lines: tuple["Line", ...]
+
     def __init__(self, workers: int) -> None:
         table = torch.zeros(workers + 1, len(FIELDS), dtype=torch.int64).share_memory_()
         self.__setstate__((table,))

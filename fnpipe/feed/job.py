@@ -1,8 +1,9 @@
 """The work behind an address: from (epoch, step) to a parcel."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from time import monotonic_ns
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Int64
@@ -17,7 +18,10 @@ from fnpipe.keys import key
 from fnpipe.packing import packed
 from fnpipe.pipeline import Pipeline
 from fnpipe.schedules import value_at, values_of
-from fnpipe.types import ArgumentError, Image, Plan, Sources
+from fnpipe.types import ArgumentError, Image, Plan, Sources, Words
+
+
+Photo = TypeVar("Photo")
 
 
 @dataclass(frozen=True)
@@ -106,11 +110,17 @@ class _TimedPhotos:
         self.keypoint_flip = data.keypoint_flip
 
     def read(self, index: int) -> Image:
+        return self._timed(self._data.read, index)
+
+    def read_packed(self, index: int) -> tuple[Words, tuple[int, int]]:
+        return self._timed(self._data.read_packed, index)
+
+    def _timed(self, read: Callable[[int], Photo], index: int) -> Photo:
         start, self._line["sample"] = monotonic_ns(), index
-        image = self._data.read(index)
+        photo = read(index)
         self._line.spend("read", start)
         self._line["sample"] = -1
-        return image
+        return photo
 
 
 class _TimedPool:

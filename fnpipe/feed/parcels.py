@@ -54,9 +54,14 @@ class Left:
 class Parcels(TorchDataset[Any]):
     """What a worker makes of an address: a parcel, a failure, or None of an old stream's."""
 
+    job: Job
+    board: Board
+    on_error: str
+    slab: Slab | None
+
     def __init__(self, job: Job, board: Board, on_error: str) -> None:
         self.job, self.board, self.on_error = job, board, on_error
-        self.slab: Slab | None = None
+        self.slab = None
 
     def __getitem__(self, address: Address) -> Sent | Left | Failure | None:
         info = get_worker_info()

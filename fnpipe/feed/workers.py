@@ -36,6 +36,12 @@ class Workers:
     error no worker is left, and the next :meth:`begin` starts new ones.
     """
 
+    job: Job
+    count: int
+    timeout: float
+    device: torch.device
+    board: Board
+
     def __init__(
         self,
         job: Job,

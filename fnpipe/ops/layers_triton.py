@@ -3,6 +3,8 @@
 An image with nothing on top goes the way it goes without layers: whether it has is one scalar. One
 that has looks pixel by pixel, once for each layer that it has, before its colours.
 """
+# Triton gives a kernel's parameters and values no types.
+# pyright: basic
 
 from typing import Any
 

@@ -32,9 +32,14 @@ def overlap_map(
     A number never changes with the painting: one that is hidden whole is a gap. ``size`` and
     ``impl`` are those of :func:`fnpipe.ops.raster.masks`, with its errors.
     """
-    number = torch.arange(1, len(owner) + 1, device=owner.device) - torch.searchsorted(owner, owner)
     planes = masks(rings, size, stride=stride, impl=impl)
-    return paint(planes, number, owner, images, background=0, impl=impl)
+    return number(planes, owner, images, impl=impl)
+
+
+def number(planes: Masks, owner: Owners, images: int, *, impl: str = "torch") -> IndexMaps:
+    """:func:`overlap_map` of masks that are there already."""
+    own = torch.arange(1, len(owner) + 1, device=owner.device) - torch.searchsorted(owner, owner)
+    return paint(planes, own, owner, images, background=0, impl=impl)
 
 
 def semantic_map(

@@ -5,6 +5,8 @@ four neighbouring pixels, 16 bytes a plane; in 16-bit channels-last layout they 
 8-byte words. The colour stages are the definitions re-read (:mod:`fnpipe.ops.reread`), numerics as
 in :mod:`fnpipe.ops.render_triton`.
 """
+# Triton gives a kernel's parameters and values no types.
+# pyright: basic
 
 from collections.abc import Callable
 from contextlib import nullcontext

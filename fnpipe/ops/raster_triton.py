@@ -11,6 +11,8 @@ The arithmetic is the definition re-read, but for :func:`first_past`, which is s
 re-reading puts for ``/``. Loops are ``while``: under numpy 2.4 the interpreter of Triton 3.6 cannot
 count a ``range`` up to a tensor.
 """
+# Triton gives a kernel's parameters and values no types.
+# pyright: basic
 
 from contextlib import nullcontext
 from typing import Any

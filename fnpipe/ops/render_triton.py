@@ -16,6 +16,8 @@ three whole words. ``docs/kernel.md`` has what each step of this gained.
 Numerics: ``enable_fp_fusion=False``, as ``a * b + c`` in one rounding is another number, and
 ``div_rn``, as Triton's ``/`` is not correctly rounded.
 """
+# Triton gives a kernel's parameters and values no types.
+# pyright: basic
 
 from collections.abc import Callable
 from functools import cache

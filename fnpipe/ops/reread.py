@@ -6,6 +6,8 @@ result to ``triton.jit``. Constants and helper functions that ``fn`` uses are re
 What cannot be re-read raises :class:`Unreadable` with the reason and the line, and takes the
 compiled path instead.
 """
+# Triton gives a kernel's parameters and values no types.
+# pyright: basic
 
 import ast
 import builtins
@@ -149,7 +151,12 @@ def _bind(name: str, value: Any, fn: Callable[..., Any]) -> Any:
         ) from None
 
 
-UNLIKE = {ast.Mod: "%", ast.FloorDiv: "//", ast.Pow: "**", ast.MatMult: "@"}
+UNLIKE: dict[type[ast.AST], str] = {
+    ast.Mod: "%",
+    ast.FloorDiv: "//",
+    ast.Pow: "**",
+    ast.MatMult: "@",
+}
 """Operators that Triton lacks or gives another meaning: its remainders have the dividend's sign."""
 
 

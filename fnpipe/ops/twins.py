@@ -5,6 +5,8 @@ bit; ``properties/test_parity.py`` compares them all the same. Triton's interpre
 assembly and reads the torch definitions instead (``nearest`` excepted: Triton has no rounding to
 even).
 """
+# Triton gives a kernel's parameters and values no types.
+# pyright: basic
 
 import triton
 import triton.language as tl

@@ -61,12 +61,22 @@ def enclose(words: Words, width: int, height: int) -> Words:
     return words
 
 
+def pack_image(image: Image) -> tuple[Words, tuple[int, int]]:
+    """A photo as :func:`pack` stores it, and its width and height."""
+    return pack(image), (image.shape[2], image.shape[1])
+
+
 def pack_sources(images: Iterable[UInt8[Tensor, "3 _ _"]]) -> Sources:
     """Photos in one buffer, in order (:class:`fnpipe.types.Sources`)."""
-    sizes, words = [], []
-    for image in images:
-        sizes.append((image.shape[2], image.shape[1]))
-        words.append(pack(image))
+    return join_sources(map(pack_image, images))
+
+
+def join_sources(photos: Iterable[tuple[Words, tuple[int, int]]]) -> Sources:
+    """Packed photos, each with its width and height, in one buffer, in order."""
+    words, sizes = [], []
+    for packed, size in photos:
+        words.append(packed)
+        sizes.append(size)
     ends = torch.tensor([len(w) for w in words], dtype=torch.int64).cumsum(0)
     shapes = torch.tensor(sizes, dtype=torch.int32).reshape(-1, 2)
     return Sources(

@@ -3,6 +3,8 @@
 The arithmetic is :mod:`fnpipe.ops.warp` re-read; the rest says for a whole block what
 :func:`fnpipe.ops.render.warp` finds pixel by pixel.
 """
+# Triton gives a kernel's parameters and values no types.
+# pyright: basic
 
 import triton
 import triton.language as tl

@@ -137,10 +137,6 @@ class color:
         return f"{self.function!r}.drawn({', '.join(shown)})"
 
 
-def _gain(name: str, amount: float, key: Key) -> Float64[Tensor, " b"]:
-    return keys.uniform(fold_in(key, name), low=-amount, high=amount) + 1.0
-
-
 @stage
 class hsv:
     """Hue by up to ``hue`` turns either way, saturation and value by gains of 1 +- their amounts.

@@ -1,6 +1,7 @@
 """Masks, the last thing made of targets: rings stay rings until there is nothing left to move."""
 
 from dataclasses import KW_ONLY
+from typing import Any
 
 from jaxtyping import Bool, Int32
 from torch import Tensor
@@ -44,7 +45,8 @@ class masks:
         self, targets: Targets, images: int, size: tuple[int, int], *, impl: str = "torch"
     ) -> Planes:
         """The masks of a batch of ``images`` images of ``size`` (height, width)."""
-        rings, how = targets.rings, {"stride": self.stride, "impl": impl}
+        how: dict[str, Any] = {"stride": self.stride, "impl": impl}
+        rings = targets.rings
         if self.kind == "instance":
             return raster.masks(rings, size, **how)
         if self.kind == "overlap":

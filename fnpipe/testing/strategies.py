@@ -18,14 +18,14 @@ from fnpipe.ops.points import rboxes_to_quads
 from fnpipe.pipeline import Pipeline, pipe
 from fnpipe.stages import color, finish, geometry
 from fnpipe.stages.mosaic import mosaic
-from fnpipe.types import Image, Plan, Rings, Targets
+from fnpipe.types import Image, Offsets, Plan, Rings, Sizes, Targets
 
 
 Number = int | float
 Draw = Callable[..., Any]
 SIDES = (1, 2, 3, 9, 33, 64)
 """Sides of photos, pixels: one pixel, one tap, odd, a little over a power of two."""
-seeds = st.integers(-(2**63), 2**64 - 1)
+seeds: st.SearchStrategy[int] = st.integers(-(2**63), 2**64 - 1)
 """Seeds of :func:`fnpipe.key`, signed and not."""
 
 
@@ -42,12 +42,16 @@ def numbers(low: Number, high: Number, *special: Number) -> st.SearchStrategy[fl
     return st.one_of(chosen, st.floats(low, high, width=32))
 
 
-codes = st.one_of(st.integers(0, 255).flatmap(lambda v: near(v, 0, 255)), numbers(0, 255))
+codes: st.SearchStrategy[float] = st.one_of(
+    st.integers(0, 255).flatmap(lambda v: near(v, 0, 255)), numbers(0, 255)
+)
 """A channel's code, float32 in [0, 255]: whole, next to whole, or anything."""
 _grey = codes.map(lambda c: (c, c, c))
 _tie = st.tuples(codes, codes).flatmap(lambda p: st.permutations([p[0], p[0], p[1]])).map(tuple)
 _close = codes.flatmap(lambda c: st.tuples(*[near(c, 0, 255)] * 3))
-colors = st.one_of(_grey, _tie, _close, st.tuples(codes, codes, codes))
+colors: st.SearchStrategy[tuple[float, ...]] = st.one_of(
+    _grey, _tie, _close, st.tuples(codes, codes, codes)
+)
 """Three channels: greys, ties of two, neighbours one unit in the last place apart, anything."""
 
 
@@ -129,6 +133,12 @@ def targets(
 class Album:
     """Photos in memory with their targets: a data set, as far as a pipeline needs one."""
 
+    images: list[Image]
+    sizes: Sizes
+    targets: Targets
+    offsets: Offsets
+    keypoint_flip: tuple[int, ...]
+
     def __init__(
         self, images: Sequence[UInt8[Tensor, "3 _ _"]], targets: Targets | None = None
     ) -> None:
@@ -158,8 +168,8 @@ def albums(draw: Draw, *, most: int = 4) -> Album:
     return Album(photos, draw(targets(sizes)))
 
 
-amounts = st.sampled_from([0.0, 0.3, 1.0])
-affines = st.builds(
+amounts: st.SearchStrategy[float] = st.sampled_from([0.0, 0.3, 1.0])
+affines: st.SearchStrategy[geometry.affine] = st.builds(
     geometry.affine,
     degrees=st.sampled_from([0.0, 10.0, 180.0]),
     translate=amounts,
@@ -168,8 +178,10 @@ affines = st.builds(
     perspective=st.sampled_from([0.0, 0.001, 0.01]),
     p=st.sampled_from([0.5, 1.0]),
 )
-flips = st.builds(geometry.flip, horizontal=st.sampled_from([0.0, 0.5, 1.0]), vertical=amounts)
-paints = st.one_of(
+flips: st.SearchStrategy[geometry.flip] = st.builds(
+    geometry.flip, horizontal=st.sampled_from([0.0, 0.5, 1.0]), vertical=amounts
+)
+paints: st.SearchStrategy[Any] = st.one_of(
     st.builds(color.hsv, hue=st.sampled_from([0.0, 0.5]), saturation=amounts, value=amounts),
     st.builds(color.brightness, amounts),
     st.builds(color.contrast, amounts, p=st.sampled_from([0.0, 0.5, 1.0])),
@@ -178,7 +190,7 @@ paints = st.one_of(
     st.builds(color.posterize, st.integers(1, 8)),
 )
 _MEAN, _DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-finishes = st.one_of(
+finishes: st.SearchStrategy[finish.finish] = st.one_of(
     st.builds(finish.finish, st.just(torch.uint8), channels_last=st.booleans()),
     st.builds(
         finish.finish,

@@ -23,6 +23,17 @@ def test_detection_targets_are_a_dict_an_image(floats: fp.Batch):
     assert [int(t["image_id"]) for t in targets] == [0, 1, 2]
 
 
+def test_masks_that_a_pipeline_made_are_taken_to_the_same_bits(
+    data: fp.Dataset, floats: fp.Batch, monkeypatch: pytest.MonkeyPatch
+):
+    made = fp.make_batch(data, fp.pipe(fp.masks(stride=1), fp.finish()), [0, 1, 2], seed=0)
+    small = fp.make_batch(data, fp.pipe(fp.masks(stride=4), fp.finish()), [0, 1, 2], seed=0)
+    expected = bridge.to_detection(floats, masks=True)
+    assert_same_bits(expected, bridge.to_detection(small, masks=True))
+    monkeypatch.delattr("fnpipe.ops.raster.masks")
+    assert_same_bits(expected, bridge.to_detection(made, masks=True))
+
+
 def test_labels_from_zero_for_models_without_a_background(floats: fp.Batch):
     _, targets = bridge.to_detection(floats, first_label=0)
     assert targets[0]["labels"].tolist() == [1, 0]

@@ -8,6 +8,7 @@ import torch
 
 import fnpipe as fp
 from fnpipe.adapters.ultralytics import TrainLoader, to_ultralytics
+from fnpipe.testing import assert_same_bits
 from fnpipe.types import ArgumentError
 
 
@@ -42,6 +43,20 @@ def test_masks_number_the_instances_of_an_image(batch: fp.Batch):
     second = table["masks"][0] == 2
     assert table["sem_masks"][0][second].unique().tolist() == [0]
     assert table["sem_masks"][2].unique().tolist() == [0, 2]
+
+
+@pytest.mark.parametrize("kind", ["instance", "overlap", "semantic"])
+def test_masks_that_a_pipeline_made_are_taken_to_the_same_bits(
+    batch: fp.Batch, data: fp.Dataset, kind: str, monkeypatch: pytest.MonkeyPatch
+):
+    """Of kinds that number or name ignored instances too, no plane could be had: made anew."""
+    made = fp.make_batch(data, fp.pipe(fp.masks(stride=4, kind=kind)), [0, 1, 2], seed=0)
+    expected = to_ultralytics(batch, task="segment")
+    if kind == "instance":
+        monkeypatch.delattr("fnpipe.ops.raster.masks")
+    table = to_ultralytics(made, task="segment")
+    assert_same_bits(expected["masks"], table["masks"])
+    assert_same_bits(expected["sem_masks"], table["sem_masks"])
 
 
 def test_their_own_format_says_the_same(batch: fp.Batch, data: fp.Dataset):

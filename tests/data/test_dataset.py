@@ -10,8 +10,10 @@ import pytest
 import torch
 import torch.multiprocessing
 
+from fnpipe import crop, make_batch, pipe
 from fnpipe.data.coco import read_coco
 from fnpipe.data.dataset import Dataset, Report
+from fnpipe.ops.warp import unpack
 
 
 @pytest.fixture
@@ -42,6 +44,22 @@ def test_a_sample_is_a_photo_with_its_rows(pair: Dataset):
     assert sample.targets.ids.tolist() == [2]
     assert sample.targets.rings.points.tolist() == [[1, 1], [5, 1], [5, 5]]
     assert len(pair[1].targets) == 0
+
+
+class Inverted(Dataset):
+    """Code of a user's own, which knows of no packed photos."""
+
+    def read(self, index: int) -> torch.Tensor:
+        return 255 - super().read(index)
+
+
+def test_what_a_subclass_reads_is_what_batches_are_made_of(pair: Dataset):
+    data = Inverted(**vars(pair))
+    words, size = data.read_packed(2)
+    assert size == (40, 10)
+    assert torch.equal(unpack(words, *size), 255 - pair.read(2))
+    batches = [make_batch(each, pipe(crop(10)), [0, 1, 2], seed=0) for each in (data, pair)]
+    assert torch.equal(batches[0].images, 255 - batches[1].images)
 
 
 def test_indices_count_from_either_end_and_stop(pair: Dataset):

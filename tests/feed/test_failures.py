@@ -34,11 +34,6 @@ def broken(data: Dataset, tmp_path: Path) -> Dataset:
     return copy
 
 
-@pytest.fixture
-def data(photos: Dataset) -> Dataset:
-    return photos
-
-
 def load(data: Dataset, **options: Any) -> fp.Loader:
     given = {"batch_size": 5, "seed": 0, "worker_backend": "eager", "backend": "eager"}
     given |= {"start_method": "fork"}
@@ -68,7 +63,7 @@ def test_an_error_is_raised_in_its_batch_with_all_that_is_needed(broken: Dataset
         "pipe(resize(8), flip(horizontal=0.5)), [3], seed=0, epoch=0)"
     )
     assert "In the worker:" in caught.value.__notes__[0]
-    assert "read_image" in caught.value.__notes__[0]
+    assert "read_packed" in caught.value.__notes__[0]
 
 
 def test_after_an_error_the_run_goes_on_there(broken: Dataset):

@@ -30,11 +30,6 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
-@pytest.fixture
-def data(photos: Dataset) -> Dataset:
-    return photos
-
-
 def load(data: Dataset, **options: Any) -> fp.Loader:
     given = {"batch_size": 2, "seed": 0, "worker_backend": "eager", "backend": "eager"}
     given |= {"workers": 2, "start_method": "fork"}

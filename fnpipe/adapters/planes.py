@@ -1,0 +1,25 @@
+"""Planes of instances for the bridges that want them."""
+
+import torch
+
+from fnpipe.ops import raster
+from fnpipe.ops.raster import Masks
+from fnpipe.types import Batch
+
+
+def instance_planes(batch: Batch, *, stride: int) -> Masks:
+    """A plane for each row of a batch's targets: ``batch.masks`` where they are such, or made now.
+
+    They are such of a pipeline with ``masks(stride=stride)``; the bits are the same. Errors:
+    ArgumentError where ``stride`` does not divide the images.
+    """
+    height, width = batch.images.shape[2:]
+    made = batch.masks
+    if made is not None and made.dtype == torch.bool and made.shape[1] * stride == height:
+        return made
+    return raster.masks(batch.rings, (height, width), stride=stride, impl=fastest(batch))
+
+
+def fastest(batch: Batch) -> str:
+    """Triton on a GPU, torch elsewhere; the bits are the same."""
+    return "triton" if batch.boxes.is_cuda else "torch"
