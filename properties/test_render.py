@@ -112,12 +112,18 @@ def test_case_110_batches_of_any_size_share_a_compilation(device: torch.device):
     assert not torch._dynamo.utils.counters["graph_break"]
 
 
-@some
-@given(batches, seeds)
-def test_a_package_makes_eagers_bytes(package_cache: None, ids, seed):
-    sources, plan = draw(FOUR, ids, seed=seed)
-    expected = FOUR.render(plan, sources)
-    assert_same("package", expected, FOUR.render(plan, sources, backend="package"))
+@pytest.mark.parametrize("last", [False, True], ids=["planes apart", "channels last"])
+def test_a_package_makes_eagers_bytes(package_cache: None, last: bool):
+    """Each plane is written in its place: in memory of its own, or in the gaps of the others."""
+    finish = fp.finish(torch.bfloat16, channels_last=True)
+    pipeline = fp.pipe(*FOUR.stages[:-1], finish) if last else FOUR
+
+    def check(ids: list[int], seed: int) -> None:
+        sources, plan = draw(pipeline, ids, seed=seed)
+        expected = pipeline.render(plan, sources)
+        assert_same("package", expected, pipeline.render(plan, sources, backend="package"))
+
+    some(given(batches, seeds)(check))()
 
 
 def assert_triton_same(
