@@ -319,7 +319,10 @@ def _fill(part: str, recipe: Recipe) -> Callable[..., None]:
 
 
 def _load_package(part: str, recipe: Recipe, tensors: list[Tensor]) -> Run:
-    example = [torch.zeros(1024, dtype=torch.int32), *tensors[1:]]
+    # Planes that lie pixel by pixel share their memory, and torch.export stops at such that it is
+    # to write to.
+    planes = [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype) for t in tensors[-3:]]
+    example = [torch.zeros(1024, dtype=torch.int32), *tensors[1:-3], *planes]
     words = {0: torch.export.Dim("words", min=16, max=2**40)}
     functions = [fn for m in (pixel, warp, render) for _, fn in inspect.getmembers(m, _own(m))]
     digest = numerics.sources_digest(*recipe.chain, *functions, _fill)

@@ -112,12 +112,15 @@ def test_case_110_batches_of_any_size_share_a_compilation(device: torch.device):
     assert not torch._dynamo.utils.counters["graph_break"]
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.bfloat16])
+@pytest.mark.parametrize("channels_last", [False, True])
 @some
-@given(batches, seeds)
-def test_a_package_makes_eagers_bytes(package_cache: None, ids, seed):
-    sources, plan = draw(FOUR, ids, seed=seed)
-    expected = FOUR.render(plan, sources)
-    assert_same("package", expected, FOUR.render(plan, sources, backend="package"))
+@given(ids=batches, seed=seeds)
+def test_a_package_makes_eagers_bytes(package_cache: None, dtype, channels_last, ids, seed):
+    pipeline = fp.pipe(*FOUR.stages[:-1], fp.finish(dtype, channels_last=channels_last))
+    sources, plan = draw(pipeline, ids, seed=seed)
+    expected = pipeline.render(plan, sources)
+    assert_same("package", expected, pipeline.render(plan, sources, backend="package"))
 
 
 def assert_triton_same(
