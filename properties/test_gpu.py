@@ -46,6 +46,13 @@ def sepia(r: Tensor, g: Tensor, b: Tensor, strength: Tensor) -> tuple[Tensor, Te
     return r + (grey * 1.07 - r) * strength, g + (grey / (b + 1.0) - g) * strength, b
 
 
+class Held:
+    """A pool on the device, as far as a loader needs it."""
+
+    def __init__(self, data: fp.Dataset) -> None:
+        self.sources = pack_sources(data.read(i) for i in range(len(data))).to(CUDA)
+
+
 def draw(pipeline: fp.Pipeline, count: int = 16) -> tuple[Plan, Sources]:
     """A plan over all of the odd photos, and their pixels."""
     ids = torch.arange(count) % len(scenes.ALBUM)
@@ -236,12 +243,9 @@ def test_loaders_give_the_bytes_of_the_cpu(
         fp.mosaic(96), fp.affine(scale=0.5), HSV, fp.finish(torch.bfloat16, channels_last=True)
     )
 
-    class Pool:
-        sources = pack_sources(data.read(i) for i in range(len(data))).to(CUDA)
-
     loader = fp.Loader(
         data, train, batch_size=5, seed=1, device=CUDA, cut=cut, worker_backend="eager",
-        pool=Pool() if cut == "plan" else None, workers=workers,
+        pool=Held(data) if cut == "plan" else None, workers=workers,
     )  # fmt: skip
     with loader:  # all are kept, so that a place in which another lies by now would show
         epochs = [list(loader) for _ in range(3)]
@@ -357,12 +361,9 @@ def test_parcels_of_a_loader_are_finished_in_a_step(
     data = gpu_photos()
     train = fp.pipe(fp.mosaic(96), fp.copy_paste(p=0.5), HSV, fp.masks(), fp.finish(torch.float16))
 
-    class Pool:
-        sources = pack_sources(data.read(i) for i in range(len(data))).to(CUDA)
-
     loader = fp.Loader(
         data, train, batch_size=4, seed=1, device=CUDA, cut=cut, worker_backend="eager",
-        pool=Pool() if cut == "plan" else None, drop_last=True,
+        pool=Held(data) if cut == "plan" else None, drop_last=True,
     )  # fmt: skip
     backend = loader.backends[train].device
 

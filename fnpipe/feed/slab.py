@@ -55,7 +55,7 @@ class Slab:
         # One byte a place: only a worker sets it, only the loader clears it.
         self._taken = self._flags.numpy()
         self._lent: deque[tuple[Any, int, int]] = deque()
-        self._locked: list[Locked] = []
+        self._locked: Locked | None = None
         self._segments: dict[tuple[int, int], Tensor | Locked] = {}
         self._untold: set[tuple[int, int]] = set()
 
@@ -131,7 +131,7 @@ class Slab:
 
     def lock_pages(self) -> None:
         """Let GPUs copy from the common memory at once; not before the workers' fork."""
-        self._locked.append(Locked(self._common))
+        self._locked = Locked(self._common)
 
 
 class Locked:
