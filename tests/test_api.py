@@ -2,9 +2,11 @@
 
 import inspect
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -97,8 +99,15 @@ INSIDE = ("fnpipe.ops.", "fnpipe.explore.", "fnpipe.data.pool_build.")
 
 def test_a_type_checker_sees_the_type_of_every_public_name():
     pytest.importorskip("pyright")
+    # It looks for packages where the first python of PATH does; an editable installation is a hook
+    # that only Python itself follows.
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    root = str(Path(__file__).resolve().parents[1])
     command = [sys.executable, "-m", "pyright", "--verifytypes", "fnpipe", "--ignoreexternal"]
-    done = subprocess.run([*command, "--outputjson"], capture_output=True, text=True)
+    done = subprocess.run(
+        [*command, "--outputjson"], capture_output=True, text=True,
+        env=os.environ | {"PATH": path, "PYTHONPATH": root},
+    )  # fmt: skip
     found = json.loads(done.stdout)["typeCompleteness"]
     assert len(found["symbols"]) > 1000
     guessed = {s["name"] for s in found["symbols"] if s["isExported"] and not s["isTypeKnown"]}
