@@ -175,29 +175,29 @@ def flatten(sources: Sources, plan: Plan) -> list[Tensor]:
 
 def _picture(sources: Sources, plan: Plan) -> list[Tensor]:
     """The tensors of one picture, without what lies on top."""
-    return [plan.maps, plan.splits, plan.mirror, *render.resolve(sources, plan)]
+    return [plan.maps, plan.splits, plan.mirror, *render.find(sources, plan)]
 
 
 def _look(recipe: Recipe, tensors: Sequence[Tensor]) -> tuple[Planes, tuple[Tensor, ...]]:
     """The planes that :func:`flatten`'s tensors say, and the colours among them."""
     words, *rest = tensors
-    tiles, plan = _rebuild(recipe, rest[:9])
-    every, overs, rest = [tiles], [], rest[9:]
+    tiles, plan = _rebuild(recipe, rest[:5])
+    every, overs, rest = [tiles], [], rest[5:]
     for _ in range(recipe.layers):
-        cover, weight, *picture = rest[:11]
+        cover, weight, *picture = rest[:7]
         tiles, above = _rebuild(recipe, picture)
         # What is left empty is for targets alone.
         overs.append(Over(above, cover, weight, torch.zeros(0, 2, dtype=torch.int64)))
         every.append(tiles)
-        rest = rest[11:]
+        rest = rest[7:]
     plan = plan.replace(overs=tuple(overs))
     return render.look_all(words, tuple(every), plan), tuple(rest)
 
 
 def _rebuild(recipe: Recipe, tensors: Sequence[Tensor]) -> tuple[Tiles, Plan]:
     """One picture of :func:`_picture`'s tensors."""
-    maps, splits, mirror, *numbers = tensors
-    tiles = Tiles(*numbers)
+    maps, splits, mirror, start, numbers = tensors
+    tiles = Tiles(start, *numbers.unbind(-1))
     unused = tiles.start[:, 0]  # and so is what is made of it: no compiler keeps it
     plan = Plan(
         ids=unused, epochs=unused, sources=tiles.start, maps=maps, forward=maps.double(),
@@ -207,37 +207,38 @@ def _rebuild(recipe: Recipe, tensors: Sequence[Tensor]) -> tuple[Tiles, Plan]:
 
 
 def _flat(part: str, recipe: Recipe) -> Run:
-    """A part as a function of tensors alone: what compilers want. It ends in words, or in planes.
+    """A part as a function of tensors alone: what compilers want."""
 
-    A pixel's three codes are written as one word, which :func:`fnpipe.ops.render.from_words`
-    spreads out: 0.30 ms a batch of 64 on an H200. Of three planes that are stacked Inductor makes
-    one loop over channels, and computes every pixel three times (the colours alone 1.2 ms).
-    """
-
-    def words(*tensors: Tensor) -> Tensor:
-        return render.to_words(render.paint(*_look(recipe, tensors), recipe.chain))
+    def whole(*tensors: Tensor) -> Tensor:
+        return _by_words(render.paint(*_look(recipe, tensors), recipe.chain), recipe.finish)
 
     def paint(planes: Tensor, *colors: Tensor) -> Tensor:
         red, green, blue = planes.unbind(1)
-        return render.to_words(render.paint((red, green, blue), colors, recipe.chain))
+        return _by_words(render.paint((red, green, blue), colors, recipe.chain), recipe.finish)
 
-    def planes(*tensors: Tensor) -> Tensor:
+    def warp(*tensors: Tensor) -> Tensor:
         return torch.stack(_look(recipe, tensors)[0], 1)
 
-    def spread(words: Tensor) -> Tensor:
-        return render.from_words(words, recipe.finish)
+    return {"render": whole, "paint": paint, "warp": warp}[part]
 
-    return {"render": words, "paint": paint, "warp": planes, "spread": spread}[part]
+
+def _by_words(planes: Planes, how: Finish) -> Tensor:
+    """:func:`fnpipe.ops.render.finish` by way of memory: one word a pixel, then spread out.
+
+    Of three planes that are stacked Inductor makes one loop over channels, and computes every pixel
+    three times: a batch of 64 takes an H200 1.2 ms for the colours alone, and 0.30 ms so. Inductor
+    writes to memory what it is to see with strides.
+    """
+    words = render.to_words(planes)
+    return render.from_words(words.as_strided(words.shape, words.stride()), how)
 
 
 def _compiled(part: str, recipe: Recipe) -> Run:
-    """A graph that makes words, and one that spreads them, for any batch."""
-    make = _marked(numerics.compiled(_flat(part, recipe)))
-    spread = _marked(numerics.compiled(_flat("spread", recipe)))
+    """One graph for any batch."""
+    compiled = _marked(numerics.compiled(_flat(part, recipe)))
 
     def run(first: Any, second: Any) -> Tensor:
-        made = make(*([first, *second] if part == "paint" else flatten(first, second)))
-        return made if part == "warp" else spread(made)
+        return compiled(*([first, *second] if part == "paint" else flatten(first, second)))
 
     return run
 

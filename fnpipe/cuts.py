@@ -95,18 +95,23 @@ def add_pixels(
     backend: str,
     data: Photos,
     pool: Reader | Rest | None,
+    *,
+    empty: Callable[..., Tensor] = torch.empty,
 ) -> Parcel:
-    """A worker's part of the pixels. ``pool`` saves decoding photos anew."""
+    """A worker's part of the pixels. ``pool`` saves decoding photos anew.
+
+    ``empty`` gives the memory for windows (:func:`fnpipe.ops.windows.cut`).
+    """
     plan = parcel.plan
     _check_foreign(pipeline, cut)
     if isinstance(pool, Rest):
-        sources, plan, alone = pool.cut(plan)
+        sources, plan, alone = pool.cut(plan, empty=empty)
         return parcel.replace(plan=plan, **{"sources" if alone else "lacking": sources})
     if cut == "plan":
         return parcel
     sources, local = _fetch(plan, data) if pool is None else pool.gather(plan)
     if cut == "source":
-        sources, local = windows.cut(sources, local)
+        sources, local = windows.cut(sources, local, empty=empty)
         return parcel.replace(sources=sources, plan=local)
     recipe = pipeline.recipe(plan.size)
     parcel = parcel.replace(plan=plan.replace(overs=()))  # what lies on top is in the pixels

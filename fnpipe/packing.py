@@ -64,28 +64,50 @@ class Packed(Movable):
         return Packed(self.buffer.pin_memory(), self.slots, self.form)
 
 
-def packed(tree: Any, *, empty: Callable[..., Tensor] = torch.empty) -> Packed:
+def packed(
+    tree: Any, *, empty: Callable[..., Tensor] = torch.empty, ground: Tensor | None = None
+) -> Packed:
     """Copy every tensor of a pytree into one buffer.
 
-    ``empty(bytes, dtype=torch.uint8)`` gives the memory. Errors: ArgumentError for a leaf that is
-    neither a tensor nor None.
+    ``empty(bytes, dtype=torch.uint8)`` gives the memory. A tensor that was made where ``ground``
+    (bytes) begins stays there, and the others come behind it, if there is room for them. Errors:
+    ArgumentError for a leaf that is neither a tensor nor None.
     """
     leaves: list[Tensor | None] = []
     form = pickle.dumps(_flatten(tree, leaves))
-    slots: list[Slot | None] = []
-    end = 0
-    for t in leaves:
-        if t is None:
-            slots.append(None)
-            continue
-        dense = t if _dense(t) else t.contiguous()
-        slots.append(Slot(t.dtype, end // t.element_size(), tuple(t.shape), dense.stride()))
-        end += -(-t.numel() * t.element_size() // ALIGNMENT) * ALIGNMENT
-    made = Packed(empty(end, dtype=torch.uint8), tuple(slots), form)
-    for view, t in zip(made._leaves(), leaves, strict=True):
-        if view is not None and t is not None:
+    there = None if ground is None else _first_in(ground, leaves)
+    slots, end = _lay_out(leaves, there)
+    if ground is None or there is None or end > ground.numel():
+        there, buffer = None, empty(end, dtype=torch.uint8)
+    else:
+        buffer = ground[:end]
+    made = Packed(buffer, slots, form)
+    for index, (view, t) in enumerate(zip(made._leaves(), leaves, strict=True)):
+        if view is not None and t is not None and index != there:
             view.copy_(t)
     return made
+
+
+def _first_in(ground: Tensor, leaves: list[Tensor | None]) -> int | None:
+    """Which leaf fills the beginning of ``ground``, if one does."""
+    for index, t in enumerate(leaves):
+        if t is not None and t.numel() and t.data_ptr() == ground.data_ptr():
+            return index if _dense(t) else None
+    return None
+
+
+def _lay_out(leaves: list[Tensor | None], first: int | None) -> tuple[tuple[Slot | None, ...], int]:
+    """A slot a leaf, in order but for the one that is ``first``; and the bytes of all."""
+    slots: list[Slot | None] = [None] * len(leaves)
+    end = 0
+    for index in sorted(range(len(leaves)), key=lambda i: i != first):
+        t = leaves[index]
+        if t is None:
+            continue
+        dense = t if _dense(t) else t.contiguous()
+        slots[index] = Slot(t.dtype, end // t.element_size(), tuple(t.shape), dense.stride())
+        end += -(-t.numel() * t.element_size() // ALIGNMENT) * ALIGNMENT
+    return tuple(slots), end
 
 
 def _flatten(tree: Any, leaves: list[Tensor | None]) -> Any:

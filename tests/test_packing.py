@@ -134,3 +134,28 @@ def test_one_copy_moves_all_of_it():
     there = made.to("meta")
     assert there.buffer.device.type == "meta"
     assert there.form is made.form
+
+
+def test_what_lies_at_the_beginning_of_its_ground_stays_there():
+    ground = torch.zeros(1000, dtype=torch.uint8)
+    here = ground[:40].view(torch.float32).copy_(torch.arange(10.0))
+    made = packed([torch.arange(3), here], ground=ground)
+    assert made.buffer.data_ptr() == ground.data_ptr()
+    assert made.slots[1] is not None
+    assert (made.slots[1].start, made.buffer.numel()) == (0, 48 + 32)
+    assert [t.tolist() for t in made.unpack()] == [[0, 1, 2], list(range(10))]
+
+
+@pytest.mark.parametrize("size", [40, 70])
+def test_a_ground_that_is_too_small_is_left(size: int):
+    ground = torch.zeros(size, dtype=torch.uint8)
+    here = ground[:40].view(torch.float32).copy_(torch.arange(10.0))
+    made = packed([torch.arange(3), here], ground=ground)
+    assert made.buffer.data_ptr() != ground.data_ptr()
+    assert [t.tolist() for t in made.unpack()] == [[0, 1, 2], list(range(10))]
+
+
+def test_what_lies_elsewhere_is_copied_from_there():
+    ground = torch.zeros(1000, dtype=torch.uint8)
+    made = packed([ground[16:32], torch.zeros(0)], ground=ground)
+    assert made.buffer.data_ptr() != ground.data_ptr()

@@ -145,19 +145,23 @@ class Rest:
         """The share of photos that the device does not hold."""
         return 1.0 - int(self.held.sum()) / len(self.held)
 
-    def cut(self, plan: Plan) -> tuple[Sources | None, Plan, bool]:
+    def cut(
+        self, plan: Plan, *, empty: Callable[..., Tensor] = torch.empty
+    ) -> tuple[Sources | None, Plan, bool]:
         """Windows of ``plan``, the plan for them, and whether they are all that it needs.
 
         Else they are of the photos that the device lacks, and count on after its own: none where it
-        has all. They are all where those that it lacks would not fit into its room.
+        has all. They are all where those that it lacks would not fit into its room. ``empty`` gives
+        the memory for them.
         """
         every = plan.every_source
         lacking = (every >= 0) & ~self.held[every.clamp(min=0)]
         if not bool(lacking.any()):
             return None, plan, False
-        sources, local = cut(*self.host.gather(plan.with_sources(torch.where(lacking, every, -1))))
+        some = plan.with_sources(torch.where(lacking, every, -1))
+        sources, local = cut(*self.host.gather(some), empty=empty)
         if sources.words.numel() > self.room:
-            return *cut(*self.host.gather(plan)), True
+            return *cut(*self.host.gather(plan), empty=empty), True
         rows = local.every_source
         rows = torch.where(rows < 0, -1, rows + len(self.held))
         return sources, plan.with_sources(torch.where(lacking, rows, every)), False

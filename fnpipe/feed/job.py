@@ -13,7 +13,7 @@ from fnpipe import cuts
 from fnpipe.data.dataset import Dataset
 from fnpipe.feed.addresses import Address, Epochs
 from fnpipe.feed.board import Line
-from fnpipe.feed.slab import GROWTH
+from fnpipe.feed.slab import GROWTH, SMALL
 from fnpipe.keys import key
 from fnpipe.packing import packed
 from fnpipe.pipeline import Pipeline
@@ -54,11 +54,17 @@ class Job:
         return self.epochs.ids(address._replace(share=address.share._replace(rank=0)))
 
     def prepare(
-        self, address: Address, *, ids: Int64[Tensor, " b"] | None = None, line: Line | None = None
+        self,
+        address: Address,
+        *,
+        ids: Int64[Tensor, " b"] | None = None,
+        line: Line | None = None,
+        empty: Callable[..., Tensor] = torch.empty,
     ) -> cuts.Parcel:
         """What a worker does of a batch: up to the cut.
 
-        ``ids`` are its samples, where they are not the address's; ``line`` takes the times.
+        ``ids`` are its samples, where they are not the address's; ``line`` takes the times;
+        ``empty`` gives the memory for windows.
         """
         line = line or Line()
         rows = self.ids(address) if ids is None else ids
@@ -69,8 +75,9 @@ class Job:
         start, read = line.spend("draw", start), line["read"]
         timed = isinstance(self.pool, cuts.Reader)  # what a pool lacks is cut out, not gathered
         pool = _TimedPool(self.pool, line) if timed else self.pool
+        photos = _TimedPhotos(self.data, line)
         parcel = cuts.add_pixels(
-            parcel, pipeline, self.cut, self.backend, _TimedPhotos(self.data, line), pool
+            parcel, pipeline, self.cut, self.backend, photos, pool, empty=empty
         )
         line.spend("render", start + line["read"] - read)
         return parcel
@@ -89,7 +96,7 @@ def batches_within(job: Job, memory: int, prefetch: int, workers: int, device: t
     """
     one = largest(job)
     if device.type == "cuda":  # places, one more than batches ahead, with room to grow
-        one = int(one * GROWTH)
+        one = int((one + SMALL) * GROWTH)
         fits, least = memory // one // workers - 1, 2 * workers * one
     else:  # two are with the loader: one used, one on its way
         fits, least = (memory // one - 2) // workers, (workers + 2) * one

@@ -52,7 +52,7 @@ class Slab:
 
     def __setstate__(self, state: tuple[Tensor, Tensor, int, bool]) -> None:
         self._common, self._flags, self._size, self._grows = state
-        # One byte a place: only a worker sets it, only the loader clears it.
+        # One byte a place: a worker sets it; who has the place, later the loader, clears it.
         self._taken = self._flags.numpy()
         self._lent: deque[tuple[Any, int, int]] = deque()
         self._locked: Locked | None = None
@@ -87,6 +87,12 @@ class Slab:
             if owner == worker and _memory(segment).data_ptr() == start:
                 return place
         return None
+
+    def leave(self, worker: int, buffer: Tensor) -> None:
+        """Free the place that a buffer begins, if it is in one; for the worker that took it."""
+        place = self.place(worker, buffer)
+        if place is not None:
+            self._taken[worker, place] = 0
 
     def news(self, worker: int, place: int) -> Tensor | None:
         """The segment of a place, where the loader has not been told of it."""

@@ -1,5 +1,7 @@
 """Ship what a plan can see: each tile's photo cut down to the window that its pixels look into."""
 
+from collections.abc import Callable
+
 import torch
 from jaxtyping import Int64
 from torch import Tensor
@@ -73,17 +75,20 @@ def land(pool: Sources, windows: Sources) -> Sources:
     return pool.replace(**joined)
 
 
-def cut(sources: Sources, plan: Plan) -> tuple[Sources, Plan]:
+def cut(
+    sources: Sources, plan: Plan, *, empty: Callable[..., Tensor] = torch.empty
+) -> tuple[Sources, Plan]:
     """Sources that hold the windows of ``plan`` alone, a window a tile, and the plan for them.
 
     The same bytes come out: positions are integers before a window's origin is taken off.
+    ``empty(count, dtype=torch.int32)`` gives the memory for the words.
     """
     every = plan.every_source
     rows = every.clamp(min=0).flatten()
     windows = visible(plan, sources.sizes[rows].view(*every.shape, 2)).view(-1, 4)
     lengths = 2 + windows[:, 2] * windows[:, 3]
     ends = lengths.cumsum(0)
-    words = torch.empty(int(ends[-1]), dtype=torch.int32)
+    words = empty(int(ends[-1]), dtype=torch.int32)
     starts = ends - lengths + 2
     for row, start, (x, y, columns, lines) in zip(
         rows.tolist(), starts.tolist(), windows.tolist(), strict=True
