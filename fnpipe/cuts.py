@@ -13,6 +13,7 @@ The bytes of a batch are the same for all of them.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -35,6 +36,7 @@ from fnpipe.types import (
     Rings,
     Sources,
     Targets,
+    Words,
     map_tensors,
     value,
 )
@@ -50,6 +52,13 @@ class Reader(Protocol):
     def gather(self, plan: Plan) -> tuple[Sources, Plan]: ...
 
 
+@dataclass(frozen=True)
+class Mapped:
+    """A pool in the host's memory that the device reads itself: workers say which windows."""
+
+    sources: Sources
+
+
 @value
 class Parcel(Movable):
     """What a worker sends of a batch: the plan, the targets, and at most one kind of pixels."""
@@ -62,6 +71,8 @@ class Parcel(Movable):
     masks: Masks = None
     lacking: Sources | None = None
     """Windows of the photos that the pool on the device does not hold."""
+    seen: windows.Windows | None = None
+    """Where in a pool the sources lie, which are still to be fetched."""
 
 
 def choose_backends(
@@ -94,9 +105,9 @@ def add_pixels(
     cut: str,
     backend: str,
     data: Photos,
-    pool: Reader | Rest | None,
+    pool: Reader | Rest | Mapped | None,
     *,
-    empty: Callable[..., Tensor] = torch.empty,
+    empty: windows.Empty = torch.empty,
 ) -> Parcel:
     """A worker's part of the pixels. ``pool`` saves decoding photos anew.
 
@@ -104,6 +115,9 @@ def add_pixels(
     """
     plan = parcel.plan
     _check_foreign(pipeline, cut)
+    if isinstance(pool, Mapped):
+        seen, plan = windows.measure(pool.sources, plan)
+        return parcel.replace(plan=plan, seen=seen)
     if isinstance(pool, Rest):
         sources, plan, alone = pool.cut(plan, empty=empty)
         return parcel.replace(plan=plan, **{"sources" if alone else "lacking": sources})
@@ -159,6 +173,12 @@ def complete(
     return Batch(images, parcel.targets, plan.ids, plan.epochs, masks)
 
 
+def fetch(parcel: Parcel, pool: Words) -> Parcel:
+    """The parcel with its windows copied from the words of a pool that its device can read."""
+    assert parcel.seen is not None
+    return parcel.replace(sources=windows.fetch(parcel.seen, pool), seen=None)
+
+
 def settle(
     parcel: Parcel, pipeline: Pipeline, *, backend: str = "eager", pool: Sources | None = None
 ) -> Parcel:
@@ -173,6 +193,7 @@ def settle(
         plan=rasterized(parcel.plan),
         sources=_sources(parcel, pool) if late else None,
         lacking=None,
+        seen=None,
         masks=make_masks(parcel, pipeline, backend) if parcel.masks is None else parcel.masks,
     )
 
@@ -213,6 +234,8 @@ def _stay(t: Tensor) -> Tensor:
 
 def _sources(parcel: Parcel, pool: Sources | None) -> Sources:
     """What a parcel's plan counts in."""
+    if parcel.seen is not None and pool is not None:
+        parcel = fetch(parcel, pool.words)
     sources = parcel.sources if parcel.sources is not None else pool
     if sources is None:
         raise ArgumentError("complete: a parcel of a plan alone wants the pool it counts in")
@@ -222,6 +245,8 @@ def _sources(parcel: Parcel, pool: Sources | None) -> Sources:
 def _check_settled(parcel: Parcel, pipeline: Pipeline) -> None:
     """Errors: ArgumentError for what is left to do that a compiled step cannot do."""
     left = []
+    if parcel.seen is not None:
+        left.append("windows to fetch from the pool")
     if parcel.lacking is not None:
         left.append("windows to land in the pool")
     if any(isinstance(over.cover, Rings) for over in parcel.plan.overs):

@@ -22,6 +22,7 @@ from fnpipe.feed.addresses import Epochs
 from fnpipe.feed.failures import POLICIES, Failure, Replaced
 from fnpipe.feed.job import Job, batches_within, largest
 from fnpipe.feed.parcels import Sent
+from fnpipe.feed.pools import device_pool, map_pool, mapped
 from fnpipe.feed.ranks import share
 from fnpipe.feed.state import VERSION, identity, position
 from fnpipe.feed.stats import Stats, Tally
@@ -29,7 +30,7 @@ from fnpipe.feed.workers import Workers
 from fnpipe.packing import Packed
 from fnpipe.pipeline import Pipeline
 from fnpipe.schedules import Buckets, Schedule, values_of
-from fnpipe.types import ArgumentError, Batch, LoaderError, Sources, Targets
+from fnpipe.types import ArgumentError, Batch, LoaderError, Targets
 
 
 Moved = tuple[cuts.Parcel, Any]
@@ -98,9 +99,11 @@ class Loader:
         }
         epochs = Epochs(len(data), batch_size, seed, shuffle, drop_last, limit)
         _check(data, epochs, pool, on_error)
-        self._pool = _device_pool(pool, self.device) if cut == "plan" else None
+        self._pool = device_pool(pool, self.device) if cut == "plan" else None
+        self._mapped = map_pool(pool, self.device) if cut == "source" else None
         worker = next(iter(self.backends.values())).worker
         held = getattr(pool, "rest", None) if cut == "plan" else pool
+        held = held if self._mapped is None else mapped(pool)
         self.job: Job = Job(data, pipeline, epochs, cut, worker, held)
         self._asked, self._share = (rank, world_size), share(rank, world_size)
         if workers:
@@ -217,6 +220,8 @@ class Loader:
         torch.cuda.set_stream(self._side)
         try:
             parcel = buffer.to(self.device, non_blocking=True).unpack()
+            if self._mapped is not None:
+                parcel = cuts.fetch(parcel, self._mapped.memory)
         finally:
             torch.cuda.set_stream(stream)
         # An event, since the stream may be copying the next parcel when this one is wanted.
@@ -227,9 +232,11 @@ class Loader:
         if copied is not None:
             stream = torch.cuda.current_stream(self.device.index)
             stream.wait_event(copied)
-            # The copy's memory belongs to the side stream; it must not be reused before this
-            # stream is done with it.
+            # Their memory belongs to the side stream; it must not be reused before this stream is
+            # done with it.
             parcel.plan.maps.record_stream(stream)
+            if parcel.sources is not None:
+                parcel.sources.words.record_stream(stream)
         backend = self.backends[pipeline].device
         return self._finish(parcel, pipeline, backend=backend, pool=self._pool)
 
@@ -318,17 +325,6 @@ def _check(data: Dataset, epochs: Epochs, pool: Any, on_error: str) -> None:
             f"pool holds {len(own)} photos in other sizes than data's {len(data)}: "
             "pass pool.data as data"
         )
-
-
-def _device_pool(pool: Any, device: torch.device) -> Sources:
-    """The sources of a pool on ``device``. Errors: ArgumentError where there are none."""
-    sources = getattr(pool, "sources", None)
-    if sources is None or sources.words.device.type != device.type:
-        came = "none" if sources is None else f"one on {sources.words.device}"
-        raise ArgumentError(
-            f"cut 'plan' wanted a pool on {device}, came {came}: pool=fnpipe.pool(data, 'device')"
-        )
-    return sources
 
 
 def _make_ready(job: Job) -> None:

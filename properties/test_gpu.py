@@ -234,19 +234,23 @@ def test_a_plan_and_sources_apart_are_refused() -> None:
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("cut", cuts.CUTS)
+@pytest.mark.parametrize("cut", [*cuts.CUTS, "source of a pool"])
 def test_loaders_give_the_bytes_of_the_cpu(
     cut: str, workers: int, gpu_photos: Callable[[], fp.Dataset]
 ) -> None:
+    """Windows of a pool in memory are copied by the GPU, others by workers."""
     data = gpu_photos()
+    cut, _, of_a_pool = cut.partition(" ")
+    held = fp.pool(data, "ram", progress=False) if of_a_pool else None
     train = fp.pipe(
         fp.mosaic(96), fp.affine(scale=0.5), HSV, fp.finish(torch.bfloat16, channels_last=True)
     )
 
     loader = fp.Loader(
         data, train, batch_size=5, seed=1, device=CUDA, cut=cut, worker_backend="eager",
-        pool=Held(data) if cut == "plan" else None, workers=workers,
+        pool=Held(data) if cut == "plan" else held, workers=workers,
     )  # fmt: skip
+    assert isinstance(loader.job.pool, cuts.Mapped) == bool(of_a_pool)
     with loader:  # all are kept, so that a place in which another lies by now would show
         epochs = [list(loader) for _ in range(3)]
     for epoch, batches in enumerate(epochs):
@@ -353,17 +357,19 @@ def test_a_cuda_graph_of_a_step_copies_no_pool() -> None:
     assert torch.cuda.max_memory_allocated() - before < 2**26
 
 
-@pytest.mark.parametrize("cut", cuts.CUTS)
+@pytest.mark.parametrize("cut", [*cuts.CUTS, "source of a pool"])
 def test_parcels_of_a_loader_are_finished_in_a_step(
     cut: str, gpu_photos: Callable[[], fp.Dataset]
 ) -> None:
     """What is on its way on another stream has arrived when the step sees it."""
     data = gpu_photos()
+    cut, _, of_a_pool = cut.partition(" ")
+    held = fp.pool(data, "ram", progress=False) if of_a_pool else None
     train = fp.pipe(fp.mosaic(96), fp.copy_paste(p=0.5), HSV, fp.masks(), fp.finish(torch.float16))
 
     loader = fp.Loader(
         data, train, batch_size=4, seed=1, device=CUDA, cut=cut, worker_backend="eager",
-        pool=Held(data) if cut == "plan" else None, drop_last=True,
+        pool=Held(data) if cut == "plan" else held, drop_last=True,
     )  # fmt: skip
     backend = loader.backends[train].device
 

@@ -31,7 +31,8 @@ from fnpipe.numerics import count_differences
 from fnpipe.ops import render as definitions
 from fnpipe.ops.maps import matrix as matrix_of
 from fnpipe.ops.maps import scale_and_shift, sine_cosine
-from fnpipe.ops.windows import cut
+from fnpipe.ops.windows import cut, measure
+from fnpipe.ops.windows_triton import fetch_words
 from fnpipe.packing import packed
 from fnpipe.pipeline import pack_sources
 from fnpipe.stages.stage import Placed, stage
@@ -239,6 +240,8 @@ def test_windows_hold_all_that_a_plan_looks_at(pipeline: fp.Pipeline, ids, seed)
     sources, plan = draw(pipeline, ids, seed=seed)
     small, local = cut(sources, plan)
     assert_same("windows", pipeline.render(plan, sources), pipeline.render(local, small))
+    words = fetch_words(measure(sources, plan)[0], sources.words)  # by the kernel
+    assert torch.equal(words, small.words)
     assert_inside(small, local)
 
 

@@ -8,6 +8,7 @@ import torch
 import fnpipe as fp
 from fnpipe import cuts
 from fnpipe.data.dataset import Dataset
+from fnpipe.packing import packed
 from fnpipe.testing import assert_same_bits
 from fnpipe.types import map_tensors
 
@@ -65,3 +66,22 @@ def test_a_plan_alone_wants_its_pool(photos: Dataset):
     message = "complete: a parcel of a plan alone wants the pool it counts in"
     with pytest.raises(fp.ArgumentError, match=f"^{message}$"):
         fp.complete(draw(photos), TRAIN)
+
+
+def test_windows_that_are_not_copied_yet_want_the_pool_they_lie_in(photos: Dataset):
+    """What a worker sends of a pool that a device reads itself."""
+    pool = fp.pool(photos, "ram", progress=False)
+    named = cuts.Mapped(pool.sources.replace(words=torch.zeros(0, dtype=torch.int32)))
+    parcel = cuts.add_pixels(draw(photos), TRAIN, "source", "eager", photos, named)
+    assert packed(parcel).buffer.numel() < 10_000
+    expected = fp.make_batch(photos, TRAIN, IDS, seed=1, epoch=2)
+    assert_same_bits(expected, fp.complete(parcel, TRAIN, pool=pool.sources))
+    assert_same_bits(expected, fp.complete(cuts.fetch(parcel, pool.sources.words), TRAIN))
+    copied = cuts.add_pixels(draw(photos), TRAIN, "source", "eager", photos, pool)
+    assert copied.sources is not None
+    assert_same_bits(copied.sources, cuts.fetch(parcel, pool.sources.words).sources)
+    settled = cuts.settle(parcel, TRAIN, pool=pool.sources)
+    assert settled.seen is None
+    assert_same_bits(expected, fp.complete(settled, TRAIN))
+    with pytest.raises(fp.ArgumentError, match=r"^complete: a parcel of a plan alone wants the pool"):
+        fp.complete(parcel, TRAIN)

@@ -34,7 +34,7 @@ from fnpipe.data.pool_order import (
     room,
 )
 from fnpipe.data.prepare import prepare
-from fnpipe.ops.windows import cut
+from fnpipe.ops.windows import Empty, cut
 from fnpipe.types import ArgumentError, DataError, Plan, Sources
 
 
@@ -145,14 +145,11 @@ class Rest:
         """The share of photos that the device does not hold."""
         return 1.0 - int(self.held.sum()) / len(self.held)
 
-    def cut(
-        self, plan: Plan, *, empty: Callable[..., Tensor] = torch.empty
-    ) -> tuple[Sources | None, Plan, bool]:
+    def cut(self, plan: Plan, *, empty: Empty = torch.empty) -> tuple[Sources | None, Plan, bool]:
         """Windows of ``plan``, the plan for them, and whether they are all that it needs.
 
-        Else they are of the photos that the device lacks, and count on after its own: none where it
-        has all. They are all where those that it lacks would not fit into its room. ``empty`` gives
-        the memory for them.
+        Else they are of the photos that the device lacks, none where it has all, and count on after
+        its own. They are all where those would not fit into its room.
         """
         every = plan.every_source
         lacking = (every >= 0) & ~self.held[every.clamp(min=0)]
@@ -162,8 +159,7 @@ class Rest:
         sources, local = cut(*self.host.gather(some), empty=empty)
         if sources.words.numel() > self.room:
             return *cut(*self.host.gather(plan), empty=empty), True
-        rows = local.every_source
-        rows = torch.where(rows < 0, -1, rows + len(self.held))
+        rows = torch.where(local.every_source < 0, -1, local.every_source + len(self.held))
         return sources, plan.with_sources(torch.where(lacking, rows, every)), False
 
 

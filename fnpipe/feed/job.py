@@ -15,6 +15,7 @@ from fnpipe.feed.addresses import Address, Epochs
 from fnpipe.feed.board import Line
 from fnpipe.feed.slab import GROWTH, SMALL
 from fnpipe.keys import key
+from fnpipe.ops.windows import Empty
 from fnpipe.packing import packed
 from fnpipe.pipeline import Pipeline
 from fnpipe.schedules import value_at, values_of
@@ -59,7 +60,7 @@ class Job:
         *,
         ids: Int64[Tensor, " b"] | None = None,
         line: Line | None = None,
-        empty: Callable[..., Tensor] = torch.empty,
+        empty: Empty = torch.empty,
     ) -> cuts.Parcel:
         """What a worker does of a batch: up to the cut.
 

@@ -8,7 +8,6 @@ costs neither, and a GPU copies from it at once, since its pages are locked.
 
 import shutil
 import warnings
-import weakref
 from collections import deque
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
+from fnpipe.feed.locked import Locked
 from fnpipe.types import LoaderError
 
 
@@ -107,7 +107,7 @@ class Slab:
 
     def learn(self, worker: int, place: int, segment: Tensor) -> None:
         """Take over a segment that a worker has told of."""
-        self._segments[worker, place] = Locked(segment)
+        self._segments[worker, place] = _lock(segment)
 
     def view(self, worker: int, place: int, size: int) -> UInt8[Tensor, " size"]:
         """The first bytes of a place."""
@@ -137,25 +137,14 @@ class Slab:
 
     def lock_pages(self) -> None:
         """Let GPUs copy from the common memory at once; not before the workers' fork."""
-        self._locked = Locked(self._common)
+        self._locked = _lock(self._common)
 
 
-class Locked:
-    """Memory whose pages are locked as long as this lives."""
-
-    def __init__(self, memory: Tensor) -> None:
-        self.memory = memory
-        runtime: Any = torch.cuda.cudart()
-        error = runtime.cudaHostRegister(memory.data_ptr(), memory.numel(), 0)
-        if int(error):
-            warnings.warn(f"copies to the GPU wait: no locked pages ({error})", stacklevel=2)
-        else:
-            weakref.finalize(self, _unlock, memory).atexit = False
-
-
-def _unlock(memory: Tensor) -> None:
-    runtime: Any = torch.cuda.cudart()
-    runtime.cudaHostUnregister(memory.data_ptr())
+def _lock(memory: Tensor) -> Locked:
+    locked = Locked(memory)
+    if locked.error:
+        warnings.warn(f"copies to the GPU wait: no locked pages ({locked.error})", stacklevel=2)
+    return locked
 
 
 def _memory(segment: Tensor | Locked) -> Tensor:

@@ -3,14 +3,18 @@
 from collections.abc import Callable
 
 import torch
-from jaxtyping import Int64
+from jaxtyping import Int32, Int64
 from torch import Tensor
 
 from fnpipe.ops.maps import invert
 from fnpipe.ops.warp import FILL_WORD
-from fnpipe.types import ArgumentError, Maps, Plan, Sources
+from fnpipe.types import ArgumentError, Maps, Movable, Plan, Sources, Words, value
 
 
+Empty = Callable[..., Tensor]
+"""Gives memory: ``empty(count, dtype=torch.int32)``."""
+Held = Int32[Tensor, " held"]
+"""The words of a pool that windows are copied from."""
 SLACK = 2.0
 """Pixels added round a window on every side: one for the second tap, one for rounding."""
 
@@ -75,43 +79,82 @@ def land(pool: Sources, windows: Sources) -> Sources:
     return pool.replace(**joined)
 
 
-def cut(
-    sources: Sources, plan: Plan, *, empty: Callable[..., Tensor] = torch.empty
-) -> tuple[Sources, Plan]:
+@value
+class Windows(Movable):
+    """Where ``n`` windows lie in a pool, and the sources they become: all but the words.
+
+    Window ``w`` is ``lines[w]`` rows of ``strides[w]`` words, ``pitches[w]`` words apart, from word
+    ``begins[w]`` of the pool on. ``room`` holds nothing; it is as long as the words will be, so
+    that no device is asked for that number.
+    """
+
+    begins: Int64[Tensor, " n"]
+    pitches: Int32[Tensor, " n"]
+    lines: Int32[Tensor, " n"]
+    room: Int32[Tensor, "words 0"]
+    offsets: Int64[Tensor, " n"]
+    sizes: Int32[Tensor, "n 2"]
+    origins: Int32[Tensor, "n 2"]
+    strides: Int32[Tensor, " n"]
+
+
+def measure(sources: Sources, plan: Plan) -> tuple[Windows, Plan]:
+    """The windows of ``plan`` in ``sources``, one a tile, and the plan that counts in them."""
+    every = plan.every_source
+    rows = every.clamp(min=0).flatten()
+    x, y, columns, lines = (
+        visible(plan, sources.sizes[rows].view(*every.shape, 2)).view(-1, 4).unbind(-1)
+    )
+    ends = (2 + columns * lines).cumsum(0)
+    pitches = sources.strides[rows]
+    here = torch.where((columns > 0) & (every.flatten() >= 0), torch.arange(len(rows)), -1)
+    made = Windows(
+        begins=sources.offsets[rows] + y * pitches + x,
+        pitches=pitches,
+        lines=lines.to(torch.int32),
+        room=torch.empty(int(ends[-1]), 0, dtype=torch.int32),
+        offsets=ends - columns * lines,
+        sizes=sources.sizes[rows],
+        origins=torch.stack([x, y], -1).to(torch.int32),
+        strides=columns.to(torch.int32),
+    )
+    return made, plan.with_sources(here.view_as(every))
+
+
+def fetch(windows: Windows, pool: Words, *, empty: Callable[..., Tensor] = torch.empty) -> Sources:
+    """Windows with their words, copied out of a pool's by the device that the windows are on.
+
+    A GPU copies from memory of the host whose pages are locked for it.
+    ``empty(count, dtype=torch.int32)`` gives the memory on the host.
+    """
+    if windows.begins.is_cuda:
+        from fnpipe.ops.windows_triton import fetch_words
+
+        words = fetch_words(windows, pool)
+    else:
+        words = empty(len(windows.room), dtype=torch.int32)
+        _copy(words, windows, pool)
+    return Sources(words, windows.offsets, windows.sizes, windows.origins, windows.strides)
+
+
+def _copy(words: Words, windows: Windows, pool: Held) -> None:
+    """A row after the other, the fill before each window."""
+    numbers = (windows.offsets, windows.begins, windows.pitches, windows.strides, windows.lines)
+    for start, begin, pitch, columns, lines in zip(*(n.tolist() for n in numbers), strict=True):
+        words[start - 2 : start] = FILL_WORD
+        if columns and lines:
+            seen = pool.as_strided((lines, columns), (pitch, 1), pool.storage_offset() + begin)
+            words[start : start + lines * columns].view(lines, columns).copy_(seen)
+
+
+def cut(sources: Sources, plan: Plan, *, empty: Empty = torch.empty) -> tuple[Sources, Plan]:
     """Sources that hold the windows of ``plan`` alone, a window a tile, and the plan for them.
 
     The same bytes come out: positions are integers before a window's origin is taken off.
-    ``empty(count, dtype=torch.int32)`` gives the memory for the words.
+    ``empty`` gives the memory for the words.
     """
-    every = plan.every_source
-    rows = every.clamp(min=0).flatten()
-    windows = visible(plan, sources.sizes[rows].view(*every.shape, 2)).view(-1, 4)
-    lengths = 2 + windows[:, 2] * windows[:, 3]
-    ends = lengths.cumsum(0)
-    words = empty(int(ends[-1]), dtype=torch.int32)
-    starts = ends - lengths + 2
-    for row, start, (x, y, columns, lines) in zip(
-        rows.tolist(), starts.tolist(), windows.tolist(), strict=True
-    ):
-        words[start - 2 : start] = FILL_WORD
-        if columns and lines:
-            stride = int(sources.strides[row])
-            there = sources.words[int(sources.offsets[row]) :]
-            seen = there.as_strided(
-                (lines, columns), (stride, 1), there.storage_offset() + y * stride + x
-            )
-            words[start : start + lines * columns].view(lines, columns).copy_(seen)
-    count = len(rows)
-    shown = windows[:, 2] > 0
-    here = torch.where(shown & (every.flatten() >= 0), torch.arange(count), -1)
-    made = Sources(
-        words=words,
-        offsets=starts,
-        sizes=sources.sizes[rows],
-        origins=windows[:, :2].to(torch.int32),
-        strides=windows[:, 2].to(torch.int32),
-    )
-    return made, plan.with_sources(here.view_as(every))
+    windows, local = measure(sources, plan)
+    return fetch(windows, sources.words, empty=empty), local
 
 
 def every_forward(plan: Plan) -> Maps:

@@ -125,7 +125,7 @@ class Known(slabs.Locked):
     """Pages that are not locked: there is no GPU to lock them for."""
 
     def __init__(self, memory: torch.Tensor) -> None:
-        self.memory = memory
+        self.memory, self.error = memory, ""
 
 
 def told(worker: Slab, place: int) -> torch.Tensor:

@@ -1,0 +1,36 @@
+"""Memory of the host that a GPU reads by itself: its pages are locked."""
+
+import contextlib
+import weakref
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+READ_ONLY = 8
+"""cudaHostRegisterReadOnly: for memory that is mapped for reading."""
+
+
+class Locked:
+    """Memory whose pages are locked as long as this lives: 4 GB take 0.3 to 0.4 s.
+
+    ``error`` says why they cannot be, and is empty where they are.
+    """
+
+    def __init__(self, memory: Tensor, *, read_only: bool = False) -> None:
+        self.memory = memory
+        runtime: Any = torch.cuda.cudart()
+        flags = READ_ONLY if read_only else 0
+        error = runtime.cudaHostRegister(memory.data_ptr(), memory.nbytes, flags)
+        self.error: str = str(error) if int(error) else ""
+        if not self.error:
+            weakref.finalize(self, _unlock, memory).atexit = False
+            return
+        with contextlib.suppress(RuntimeError):  # CUDA tells of it once more, at the next launch
+            torch.zeros(1, device="cuda")
+
+
+def _unlock(memory: Tensor) -> None:
+    runtime: Any = torch.cuda.cudart()
+    runtime.cudaHostUnregister(memory.data_ptr())

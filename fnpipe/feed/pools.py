@@ -1,0 +1,45 @@
+"""What a loader does with a pool on the side of the device."""
+
+import warnings
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+
+from fnpipe.cuts import Mapped
+from fnpipe.feed.locked import Locked
+from fnpipe.types import ArgumentError, Sources
+
+
+def device_pool(pool: Any, device: torch.device) -> Sources:
+    """The sources of a pool on ``device``. Errors: ArgumentError where there are none."""
+    sources = getattr(pool, "sources", None)
+    if sources is None or sources.words.device.type != device.type:
+        came = "none" if sources is None else f"one on {sources.words.device}"
+        raise ArgumentError(
+            f"cut 'plan' wanted a pool on {device}, came {came}: pool=fnpipe.pool(data, 'device')"
+        )
+    return sources
+
+
+def map_pool(pool: Any, device: torch.device) -> Locked | None:
+    """The words of a pool where a GPU can read them: windows need no worker to copy them.
+
+    None where it cannot, and workers copy: of a pool in a file on a disk no page can be locked, and
+    photos that a pool lacks are decoded by workers.
+    """
+    whole = getattr(pool, "kind", None) == "ram" and pool.held is None
+    if not whole or device.type != "cuda" or find_spec("triton") is None:
+        return None
+    locked = Locked(pool.sources.words, read_only=True)
+    if locked.error:
+        warnings.warn(
+            f"workers copy windows: the GPU cannot read the pool ({locked.error})", stacklevel=3
+        )
+        return None
+    return locked
+
+
+def mapped(pool: Any) -> Mapped:
+    """A pool as workers need it that copy nothing: without its words."""
+    return Mapped(pool.sources.replace(words=torch.zeros(0, dtype=torch.int32)))
