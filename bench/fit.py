@@ -34,6 +34,7 @@ FIGURES = {
     "set-up": "s",
     "input wait": "%",
     "input wait after the first batch": "%",
+    "between steps": "%",
     "outside the step": "%",
     "a step": "ms",
     "host's work a step": "ms",

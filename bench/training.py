@@ -11,6 +11,7 @@ from argparse import Namespace
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,8 @@ class Clock:
     cuda: bool
     work: float = 0.0
     waits: list[float] = field(default_factory=list)
-    steps: list[Any] = field(default_factory=list)
+    epochs: list[list[Any]] = field(default_factory=list)
+    """Of every step of every epoch, where it began and ended."""
     queue: deque[Any] = field(default_factory=deque)
 
     def batches(self, source: Input) -> Iterator[Ready]:
@@ -47,6 +49,7 @@ class Clock:
 
         What a loader does itself while it is asked, moving and launching, is work, not waiting.
         """
+        self.epochs.append([])
         start, worked = time.perf_counter(), source.worked()
         for raw in source.epoch():
             came, more = time.perf_counter(), source.worked() - worked
@@ -68,15 +71,25 @@ class Clock:
 
     def step(self, begin: Any, end: Any) -> None:
         """A step lay between these marks."""
-        self.steps.append((begin, end))
+        self.epochs[-1].append((begin, end))
         if self.cuda:
             self.queue.append(end)
 
     def in_steps(self) -> float:
         """Seconds of all steps; the device must have come to the last."""
-        if self.cuda:
-            return sum(1e-3 * begin.elapsed_time(end) for begin, end in self.steps)
-        return sum(end - begin for begin, end in self.steps)
+        return sum(self.seconds(*both) for steps in self.epochs for both in steps)
+
+    def between_steps(self) -> float:
+        """Seconds from a step's end to the next one's beginning, in all epochs.
+
+        A device makes images in that time, or waits for what to make them of.
+        """
+        pairs = (both for steps in self.epochs for both in pairwise(steps))
+        return sum(self.seconds(end, begin) for (_, end), (begin, _) in pairs)
+
+    def seconds(self, begin: Any, end: Any) -> float:
+        """Between two marks."""
+        return 1e-3 * begin.elapsed_time(end) if self.cuda else end - begin
 
 
 def run(options: Namespace) -> dict[str, Any]:
@@ -128,8 +141,8 @@ def fit(
         seconds = time.perf_counter() - start
     source.close()
     losses = step.losses.tolist()
-    if len(clock.steps) != len(losses):
-        raise RuntimeError(f"wanted {len(losses)} steps, came {len(clock.steps)}")
+    if (count := sum(map(len, clock.epochs))) != len(losses):
+        raise RuntimeError(f"wanted {len(losses)} steps, came {count}")
     first, last = (losses[: task.steps], losses[-task.steps :])
     waited, inside = sum(clock.waits), clock.in_steps()
     return {
@@ -137,6 +150,7 @@ def fit(
         "images/s": len(losses) * task.batch / seconds,
         "input wait": 100 * waited / seconds,
         "input wait after the first batch": 100 * share(waited, seconds, clock.waits[0]),
+        "between steps": 100 * clock.between_steps() / inside,
         "outside the step": 100 * (1 - inside / seconds),
         "a step": 1e3 * inside / len(losses),
         "host's work a step": 1e3 * clock.work / len(losses),
