@@ -200,15 +200,17 @@ class Loader:
     def _take(self) -> Failure | tuple[Sent, Moved]:
         """The next parcel, on its way to the device."""
         self._tally.ready += self._workers.ready()
-        start = monotonic_ns()
+        start, made = monotonic_ns(), self._workers.is_ready()
         taken = self._workers.take()
-        now = monotonic_ns()
-        self._tally.waited += now - start
+        if not made:  # to receive what is made is work of this thread
+            now = monotonic_ns()
+            self._tally.waited += now - start
+            start = now
         if isinstance(taken, Failure):
             return taken
         parcel = self._move(taken.packed)
         self._workers.give_back(taken, parcel[1])
-        self._tally.completed += monotonic_ns() - now
+        self._tally.completed += monotonic_ns() - start
         return taken, parcel
 
     def _move(self, buffer: Packed) -> Moved:

@@ -246,10 +246,13 @@ def test_loaders_give_the_bytes_of_the_cpu(
         fp.mosaic(96), fp.affine(scale=0.5), HSV, fp.finish(torch.bfloat16, channels_last=True)
     )
 
-    loader = fp.Loader(
-        data, train, batch_size=5, seed=1, device=CUDA, cut=cut, worker_backend="eager",
-        pool=Held(data) if cut == "plan" else held, workers=workers,
-    )  # fmt: skip
+    loader, _ = [
+        fp.Loader(
+            data, train, batch_size=5, seed=1, device=CUDA, cut=cut, worker_backend="eager",
+            pool=Held(data) if cut == "plan" else held, workers=workers,
+        )
+        for _ in range(2)
+    ]  # fmt: skip
     assert isinstance(loader.job.pool, cuts.Mapped) == bool(of_a_pool)
     with loader:  # all are kept, so that a place in which another lies by now would show
         epochs = [list(loader) for _ in range(3)]

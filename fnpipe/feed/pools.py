@@ -3,6 +3,7 @@
 import warnings
 from importlib.util import find_spec
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -22,6 +23,10 @@ def device_pool(pool: Any, device: torch.device) -> Sources:
     return sources
 
 
+_LOCKED: WeakKeyDictionary[Any, Locked] = WeakKeyDictionary()
+"""Pools whose pages are locked already: other loaders of this process read them, too."""
+
+
 def map_pool(pool: Any, device: torch.device) -> Locked | None:
     """The words of a pool where a GPU can read them: windows need no worker to copy them.
 
@@ -31,13 +36,15 @@ def map_pool(pool: Any, device: torch.device) -> Locked | None:
     whole = getattr(pool, "kind", None) == "ram" and pool.held is None
     if not whole or device.type != "cuda" or find_spec("triton") is None:
         return None
-    locked = Locked(pool.sources.words, read_only=True)
-    if locked.error:
-        warnings.warn(
-            f"workers copy windows: the GPU cannot read the pool ({locked.error})", stacklevel=3
-        )
-        return None
-    return locked
+    if pool not in _LOCKED:
+        locked = Locked(pool.sources.words, read_only=True)
+        if locked.error:
+            warnings.warn(
+                f"workers copy windows: the GPU cannot read the pool ({locked.error})", stacklevel=3
+            )
+            return None
+        _LOCKED[pool] = locked
+    return _LOCKED[pool]
 
 
 def mapped(pool: Any) -> Mapped:

@@ -19,10 +19,10 @@ NEGLIGIBLE = 0.05
 class Stats:
     """A loader's figures since it was made; seconds on the clock of whoever spent them.
 
-    ``waited`` for workers, ``completed`` on the host's part of moving and finishing batches,
-    ``consumed`` between handing out a batch and being asked for the next. ``parts`` are seconds of
-    all workers together. ``ready`` is how many batches lay ready on average when one was asked for,
-    ``bound`` how many there can be.
+    ``waited`` for workers, where a batch was not made yet when it was asked for; ``completed`` on
+    the host's part of receiving, moving and finishing batches; ``consumed`` between handing out a
+    batch and being asked for the next. ``parts`` are seconds of all workers together. ``ready`` is
+    how many batches lay ready on average when one was asked for, ``bound`` how many there can be.
     """
 
     batches: int = 0
