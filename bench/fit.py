@@ -7,7 +7,7 @@
 Every run is a process of its own, and everybody has one a round, in turns forwards and backwards;
 the baseline has two, so that its own noise is a row. Inside the timer: starting workers, loading,
 augmenting, training, EMA, validation and a checkpoint each epoch, the last synchronise. Outside,
-as ``set-up``: imports, reading the data set, filling caches, compiling, capturing the step.
+as ``set-up``: reading the data set, filling caches, compiling, capturing the step.
 ``--arm NAME`` is one such run, which prints one line of JSON.
 
 ``--runs`` keeps every run as it comes, and a later call takes up those of the same case, code and

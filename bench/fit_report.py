@@ -14,6 +14,7 @@ KINDS = ("model", "optimizer", "ema", "scheduler", "losses", "metrics")
 FIGURES = {
     "seconds": "s",
     "set-up": "s",
+    "set-up of the input": "s",
     "input wait": "%",
     "input wait after the first batch": "%",
     "outside the step": "%",
