@@ -26,7 +26,7 @@ from fnpipe.packing import packed
 
 
 BATCH, SIZE, EPOCHS = 16, 320, 9
-ROUNDS, EMPTY_BATCHES = 9, 60
+ROUNDS, EMPTY_BATCHES = 25, 60
 RECIPE = fp.pipe(
     fp.mosaic(SIZE),
     fp.affine(translate=peers.TRANSLATE, scale=peers.SCALE),
