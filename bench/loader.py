@@ -110,7 +110,7 @@ def empty_batches(loader: fp.Loader, workers: int) -> list[Row]:
     """Milliseconds a batch where workers have nothing to do but to send it."""
     parcel = loader.job.prepare(Address(0, 0))
     size = packed(parcel).buffer.numel()
-    many = loader.job.data.subset(torch.arange(EMPTY_BATCHES * BATCH) % len(loader.job.data))
+    many = peers.in_turns(loader.job.data, EMPTY_BATCHES * BATCH)
     work = cuts.draw, cuts.add_pixels
     cuts.draw, cuts.add_pixels = lambda *_: parcel, lambda *_: parcel
     try:
