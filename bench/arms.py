@@ -103,8 +103,7 @@ class Ours:
     def __call__(self, task: Task) -> Input:
         if self.masks:
             raster.RASTERISERS |= dict.fromkeys(("torch", "package"), getattr(raster, self.masks))
-        data = photos_of("train2017", "segment" if self.masks else "detect")
-        data = data.subset(torch.arange(task.records) % len(data))
+        data = photos_of("train2017", task.records, task="segment" if self.masks else "detect")
         held = self.hold(data, task.device)
         make = partial(
             fp.Loader, data if held is None else held.data, self.pipeline(task),
@@ -130,13 +129,13 @@ class Ours:
         return fp.pool(data, kind, longest=self.longest, device=device, progress=False)
 
 
-def photos_of(split: str, task: str) -> Data:
-    """The photos of one split of the usual data set. Errors: FileNotFoundError."""
+def photos_of(split: str, count: int, *, task: str = "detect") -> Data:
+    """``count`` photos of one split of the usual data set, in turns. Errors: FileNotFoundError."""
     root = peers.shared("coco")
     file = root / "annotations" / f"instances_{split}.json"
     if not file.is_file():
         raise FileNotFoundError(f"no photos at {root}; set FNPIPE_DATA")
-    return fp.read_coco(file, root / split, task=task)
+    return peers.in_turns(fp.read_coco(file, root / split, task=task), count)
 
 
 def ours_ready(batch: fp.Batch) -> Ready:
@@ -147,8 +146,7 @@ def ours_ready(batch: fp.Batch) -> Ready:
 
 def fixed(task: Task, split: str, recipe: fp.Pipeline, count: int) -> Ready:
     """The first ``count`` samples of a split, made once, on the device, by the eager definition."""
-    data = photos_of(split, "detect")
-    data = data.subset(torch.arange(count) % len(data))
+    data = photos_of(split, count)
     loader = fp.Loader(
         data, recipe, batch_size=count, seed=task.seed, shuffle=False, device=task.device,
         cut="source", backend="eager", worker_backend="eager",

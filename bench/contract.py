@@ -196,16 +196,20 @@ def judge(rows: Sequence[Row]) -> list[Row]:
 
 
 def machine() -> str:
-    """One line: processor, cores, load, GPU, versions, commit."""
+    """One line: processor, cores, GPU, versions, load, commit."""
+    return f"{host()}; load {os.getloadavg()[0]:.1f}; commit {commit()}"
+
+
+def host() -> str:
+    """What stays the same from call to call: processor, cores, GPU, versions."""
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     parts = [
-        f"{processor()}, {cores} cores, load {os.getloadavg()[0]:.1f}",
+        f"{processor()}, {cores} cores",
         gpu,
         f"python {platform.python_version()}",
         f"torch {torch.__version__}",
         f"triton {installed('triton')}",
-        f"commit {commit()}",
     ]
     return "; ".join(parts)
 

@@ -26,7 +26,7 @@ from fnpipe.packing import packed
 
 
 BATCH, SIZE, EPOCHS = 16, 320, 9
-ROUNDS, EMPTY_BATCHES = 9, 60
+ROUNDS, EMPTY_BATCHES = 25, 60
 RECIPE = fp.pipe(
     fp.mosaic(SIZE),
     fp.affine(translate=peers.TRANSLATE, scale=peers.SCALE),
@@ -110,7 +110,7 @@ def empty_batches(loader: fp.Loader, workers: int) -> list[Row]:
     """Milliseconds a batch where workers have nothing to do but to send it."""
     parcel = loader.job.prepare(Address(0, 0))
     size = packed(parcel).buffer.numel()
-    many = loader.job.data.subset(torch.arange(EMPTY_BATCHES * BATCH) % len(loader.job.data))
+    many = peers.in_turns(loader.job.data, EMPTY_BATCHES * BATCH)
     work = cuts.draw, cuts.add_pixels
     cuts.draw, cuts.add_pixels = lambda *_: parcel, lambda *_: parcel
     try:

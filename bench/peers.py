@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain, cycle, islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -82,9 +83,14 @@ def pool(
     import fnpipe as fp
 
     data = fp.read_coco(photos.annotations, photos.folder, task=task)
-    data = data.subset(torch.arange(len(data)).repeat(repeat))
+    data = in_turns(data, repeat * len(data))
     kind = "ram" if torch.device(device).type == "cpu" else "device"
     return fp.pool(data, kind, device=device, progress=False)
+
+
+def in_turns(data: Any, count: int) -> Any:
+    """``count`` photos of a data set of ours, in turns, each time under a fresh sample id."""
+    return data.subset(torch.arange(count) % len(data))
 
 
 def decode(annotations: Path, folder: Path, *, caveat: str = "") -> Photos:

@@ -63,8 +63,7 @@ def photos(count: int, *, task: str = "detect") -> Dataset:
     annotations, folder = root / "annotations" / "instances_train2017.json", root / "train2017"
     if not annotations.is_file():
         annotations, folder = peers.write_fallback(Path(tempfile.gettempdir()) / "fnpipe-scale")
-    data = fp.read_coco(annotations, folder, task=task)
-    return data.subset(torch.arange(count) % len(data))
+    return peers.in_turns(fp.read_coco(annotations, folder, task=task), count)
 
 
 def device_for(ranks: int) -> torch.device:

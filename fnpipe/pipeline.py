@@ -129,19 +129,9 @@ class Pipeline:
         return plan
 
     def _lay(self, place: int, key: Key, plan: Plan, data: Photos, rows: Tensor) -> Over:
-        """What the layer stage at ``place`` puts on top of ``plan``.
-
-        The picture above is made by the stages before it, with draws of its own, and from there on
-        moves with the one beneath; of the picture itself, mirrored, by the same draws.
-        """
+        """What the layer stage at ``place`` puts on top of ``plan``."""
         stage, own = self.stages[place], fold_in(key, self.stages[place].name)
-        before, after = self.stages[:place], _steps_of(self.stages[place + 1 :], key)
-        if stage.source == "self":
-            steps = [*_steps_of(before, key), (flip(horizontal=1.0), own), *after]
-        else:
-            partner = partners(fold_in(own, "partner"), 1, len(data.sizes))[:, 0]
-            steps, rows = [*_steps_of(before, own.replace(sample=partner)), *after], partner
-        above = plan_geometry(steps, key, data.sizes, rows, projective=self.projective)
+        above = self._above(place, key, plan, data, rows)
         if above.size != plan.size:
             raise ArgumentError(
                 f"{stage.name}: the pictures on top would be (height, width) {above.size}, those "
@@ -156,6 +146,24 @@ class Pipeline:
             return annotate_some(above, found, numbered, **rules)
 
         return stage.lay(own, above, Scene(lambda: self.annotate(plan, data), seen, instances))
+
+    def _above(self, place: int, key: Key, plan: Plan, data: Photos, rows: Tensor) -> Plan:
+        """The picture above, for the layer stage at ``place``.
+
+        It is made by the stages before it, with draws of its own, and from there on moves with the
+        one beneath; of the picture itself, mirrored, by the same draws. A stage that shows no
+        photo gets the plan beneath: to multiply another takes 2.5 ms a batch of 64.
+        """
+        stage, own = self.stages[place], fold_in(key, self.stages[place].name)
+        if stage.source == "none":
+            return plan.replace(colors=(), overs=())
+        before, after = self.stages[:place], _steps_of(self.stages[place + 1 :], key)
+        if stage.source == "self":
+            steps = [*_steps_of(before, key), (flip(horizontal=1.0), own), *after]
+        else:
+            partner = partners(fold_in(own, "partner"), 1, len(data.sizes))[:, 0]
+            steps, rows = [*_steps_of(before, own.replace(sample=partner)), *after], partner
+        return plan_geometry(steps, key, data.sizes, rows, projective=self.projective)
 
     def render(self, plan: Plan, sources: Sources, *, backend: str = "eager") -> Tensor:
         """Images [b, 3, h, w] of a plan whose ``sources`` index into ``sources``."""

@@ -25,6 +25,8 @@ from fnpipe.types import Targets
 FILL = 114
 SPOT = 2.5
 """Standard deviation of a spot, pixels: nothing of it is lost when it is halved."""
+ARMS = math.sqrt(2) * SPOT * torch.tensor([[-1.0, 0], [1, 0], [0, -1], [0, 1]])
+"""From a spot's middle: equally heavy points here have all its moments up to the third."""
 REACH = 4.5 * SPOT
 """From here on a spot is under half a code, so it is nothing."""
 TOLERANCE = 0.05
@@ -43,8 +45,14 @@ def spotted(width: int, height: int, x: float, y: float) -> Tensor:
     return spot.round().to(torch.uint8).expand(3, height, width)
 
 
+def cross(centres: Tensor) -> Tensor:
+    """Keypoints of a spot each: its middle, then its four arms."""
+    places = torch.cat([centres[:, None], centres[:, None] + ARMS], 1)
+    return torch.cat([places, torch.full((len(centres), 5, 1), 2.0)], 2)
+
+
 def album_of(spots: list[tuple[int, int, float, float]], *, rings: bool = True) -> Album:
-    """A photo a spot, with a keypoint in its middle, a tilted oriented box and a disc round it.
+    """A photo a spot, with a cross of keypoints, a tilted oriented box and a disc round its middle.
 
     A disc of two deviations has the second moments of the spot: even where perspective moves
     centres of mass, it moves both alike. Without ``rings`` there is a box, of two deviations.
@@ -54,14 +62,14 @@ def album_of(spots: list[tuple[int, int, float, float]], *, rings: bool = True) 
     turn = torch.arange(48) * (math.tau / 48)
     disc = 2 * SPOT * torch.stack([turn.cos(), turn.sin()], 1)
     each = torch.arange(count + 1)
-    targets = Targets.empty(keypoints=1).replace(
+    targets = Targets.empty(keypoints=5).replace(
         boxes=torch.cat([centre - 2 * SPOT, centre + 2 * SPOT], 1),
         labels=torch.zeros(count, dtype=torch.int64),
         owner=torch.arange(count),
         ids=torch.arange(count),
         ignore=torch.zeros(count, dtype=torch.bool),
         visible=torch.ones(count),
-        keypoints=torch.cat([centre, torch.full((count, 1), 2.0)], 1)[:, None],
+        keypoints=cross(centre),
         quads=centre[:, None] + torch.tensor([[1.0, -4], [5, 2], [-1, 4], [-5, -2]]),
         rings=fp.Rings((centre[:, None] + disc).view(-1, 2), 48 * each, each)
         if rings
@@ -81,6 +89,20 @@ def centre_of_mass(image: Tensor, near: Tensor, reach: float) -> Tensor:
     close = (columns - near[0]) ** 2 + (rows[:, None] - near[1]) ** 2 <= reach**2
     light = torch.where(close, light, 0.0)
     return torch.stack([(light * columns).sum(), (light * rows[:, None]).sum()]) / light.sum()
+
+
+def expected_centre(keypoints: Tensor) -> Tensor:
+    """Where a spot's centre of mass went, of where its middle and four arms went: [5, 2].
+
+    Perspective moves it away from the middle: what it brings nearer grows. A homography has a
+    denominator w, which is linear, and an arm from the middle becomes as long as 1 / w at its end;
+    the middle's w is the mean of those of two opposite arms; and an area grows by 1 / w ** 3.
+    """
+    middle, ends = keypoints[0].double(), keypoints[1:].double()
+    lengths = (ends - middle).norm(dim=1).view(2, 2)
+    denominators = (1 / lengths) / (1 / lengths).mean(1, keepdim=True)
+    areas = (denominators**-3).view(4, 1)
+    return (areas * ends).sum(0) / areas.sum()
 
 
 def centres_of_masks(batch: fp.Batch) -> list[Tensor]:
@@ -113,7 +135,7 @@ def assert_together(batch: fp.Batch, *, gain: float = 1.0, straight: bool = True
         if not (flag and inside and apart and batch.targets.visible[i] == 1):
             continue
         found = centre_of_mass(batch.images[0], places[i, :2].double(), reach)
-        assert_near("keypoint", found, places[i, :2])
+        assert_near("keypoint", found, expected_centre(batch.keypoints[i, :, :2]))
         if not masked[i].isnan().any():
             assert_near("mask", found, masked[i])
         if straight:
@@ -159,8 +181,7 @@ affines = st.builds(
     translate=st.sampled_from([0.0, 0.1]),
     scale=st.sampled_from([0.0, 0.4]),
     shear=st.sampled_from([0.0, 20.0]),
-    # At 0.0005 the centre of a spot that grew twofold lies 0.07 px from the middle of what is seen.
-    perspective=st.sampled_from([0.0, 0.0001, 0.0002]),
+    perspective=st.sampled_from([0.0, 0.0002, 0.0005, 0.001]),
 )
 flips = st.builds(
     fp.flip, horizontal=st.sampled_from([0.0, 1.0]), vertical=st.sampled_from([0.0, 1.0])

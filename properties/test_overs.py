@@ -11,7 +11,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from laws import mutant
 from scenes import SIZE, Album, affines, flips, paints, photo, seeds
-from test_moves import REACH, assert_together, spotted
+from test_moves import REACH, assert_together, cross, spotted
 from torch import Tensor
 
 import fnpipe as fp
@@ -354,8 +354,7 @@ def test_a_pasted_spot_and_its_keypoint_move_together(drawn, seed, source):
     square = torch.tensor([[-1.0, -1], [1, -1], [1, 1], [-1, 1]]) * REACH
     centres = torch.tensor([spot[2:] for spot in drawn])
     targets = scribbles([[square + c] for c in centres], [*range(len(drawn))])
-    middle = torch.cat([centres, torch.full((len(drawn), 1), 2.0)], 1)[:, None]
-    targets = targets.replace(keypoints=middle)
+    targets = targets.replace(keypoints=cross(centres))
     images = [spotted(*spot) for spot in drawn]
     album = Album(images, targets)
     pipeline = fp.pipe(

@@ -246,9 +246,9 @@ def test_a_byte_of_a_batch_changes_the_hashes(
 
 def fake(seconds: float, *, name: str = "fnpipe/plan", model: str = "0" * 64) -> dict[str, Any]:
     """A run as its process tells of it."""
-    figures = dict.fromkeys(importlib.import_module("fit").FIGURES, 1.0)
+    figures = dict.fromkeys(importlib.import_module("fit_report").FIGURES, 1.0)
     hashes = dict.fromkeys(KINDS, "0" * 64) | {"model": model}
-    own = {"arm": name, "stream": "", "note": "", "hashes": hashes, "GPU memory": None}
+    own = {"arm": name, "stream": "", "note": "", "hashes": hashes, "GPU memory": None, "took": 9.0}
     return figures | own | {"seconds": seconds, "images/s": 60 / seconds}
 
 
@@ -258,7 +258,7 @@ def test_arms_take_turns_forwards_and_backwards(detector: ModuleType) -> None:
 
 
 def test_the_report_pairs_rounds_and_counts_hashes(detector: ModuleType) -> None:
-    fit = importlib.import_module("fit")
+    fit = importlib.import_module("fit_report")
     plan = {turn: fake(seconds) for turn, seconds in enumerate((1.0, 2.0, 6.0))}
     odd = {0: fake(3.0, name="fnpipe/source", model="f" * 64), 1: fake(4.0), 2: fake(3.0)}
     bound = {turn: fake(1.0, name="bound/model") | {"stream": None} for turn in range(3)}
@@ -278,6 +278,90 @@ def test_the_report_pairs_rounds_and_counts_hashes(detector: ModuleType) -> None
         "EQUAL in 6 runs of 2 arms: plan, source"
     )
     assert not [case for case, _ in rows if "GPU memory" in case]
+
+
+def test_an_arm_of_fewer_rounds_is_compared_where_both_ran(detector: ModuleType) -> None:
+    fit = importlib.import_module("fit_report")
+    plan = {turn: fake(1.0 + turn) for turn in range(3)}
+    found = {"fnpipe/plan": plan, "peer": {1: fake(4.0)}, "late": {3: fake(5.0)}, "never": {}}
+    rows = {(r.case, r.who): r for r in fit.report("c", found, ["peer"])}
+    assert rows["c", "peer"].note.startswith("4.00 to 4.00 s in 1 runs")
+    assert rows["c", "never"].value is None
+    assert rows["c", "never"].note == "not run: no time was left"
+    fewer = "c: seconds fewer than peer"
+    assert rows[fewer, "fnpipe/plan"].value == 50.0
+    assert rows[fewer, "fnpipe/plan"].note.endswith("50.0 to 50.0 in 1 pairs")
+    assert rows[fewer, "late"].value is None
+    assert rows[fewer, "late"].note == "no round in common"
+    assert fit.gains_of(found, "peer") == [[50.0], [], []]
+
+
+@pytest.fixture
+def started(detector: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of all runs that the driver starts, each of which takes a second by itself."""
+    names: list[str] = []
+
+    def start(name: str, options: argparse.Namespace) -> dict[str, Any]:
+        names.append(name)
+        if name == "breaks":
+            return {"arm": name, "error": "failed: OSError: no", "took": 1.0}
+        return fake(2.0, name=name)
+
+    monkeypatch.setattr(importlib.import_module("fit"), "start", start)
+    return names
+
+
+def compete(file: Path | None, names: str, *, budget: float = math.inf, case: str = "c") -> Any:
+    """The arms of one case, in two rounds."""
+    kept = importlib.import_module("fit_runs").take_up(file, budget)
+    options = argparse.Namespace(pairs=2)
+    return importlib.import_module("fit").compete(case, names.split(), options, kept)
+
+
+def test_kept_runs_are_taken_up_and_not_made_again(started: list[str], tmp_path: Path) -> None:
+    file = tmp_path / "runs.jsonl"
+    first = compete(file, "a b")
+    assert started == ["a", "b", "b", "a"]
+    assert compete(file, "a b c") == first | {"c": {0: fake(2.0, name="c"), 1: fake(2.0, name="c")}}
+    assert started[4:] == ["c", "c"]
+    compete(file, "a", case="another")
+    assert started[6:] == ["a", "a"]
+    assert len(file.read_text().splitlines()) == 8
+
+
+def test_a_run_cut_off_or_of_other_code_is_left_out_and_said(
+    started: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "runs.jsonl"
+    compete(file, "a")
+    one, two = file.read_text().splitlines()
+    other = json.dumps(json.loads(one) | {"code": "older"})
+    file.write_text(f"{other}\n{two}\n{one[:60]}")
+    capsys.readouterr()
+    compete(file, "a")
+    assert started == ["a", "a", "a"]
+    told = capsys.readouterr().err
+    assert "1 runs taken up, 2 left out: of other code, another machine, or cut off" in told
+    assert compete(file, "a", budget=0)["a"].keys() == {0, 1}
+
+
+def test_no_run_starts_that_might_not_end_in_time(started: list[str], tmp_path: Path) -> None:
+    file = tmp_path / "runs.jsonl"
+    assert compete(None, "a", budget=0) == {"a": {}}
+    assert compete(file, "a b", budget=5)["a"].keys() == {0}  # it took 9
+    assert started == ["a"]
+    assert compete(file, "a b", budget=8) == {"a": {0: fake(2.0, name="a")}, "b": {}}
+    assert compete(file, "a b", budget=100)["b"].keys() == {0, 1}
+
+
+def test_who_failed_is_asked_again_by_a_later_call_only(started: list[str], tmp_path: Path) -> None:
+    file = tmp_path / "runs.jsonl"
+    compete(file, "breaks a")
+    assert started == ["breaks", "a", "a"]
+    found = compete(file, "breaks a", budget=0)
+    assert found["breaks"][0]["error"] == "failed: OSError: no"
+    compete(file, "breaks a")
+    assert started[3:] == ["breaks"]
 
 
 def test_who_fails_is_a_row_that_says_so() -> None:

@@ -28,6 +28,7 @@ from fnpipe.data.pool_order import (
     Order,
     check_room,
     file_name,
+    first_rank,
     fitting,
     own_folder,
     prefix,
@@ -194,7 +195,7 @@ def pool(
     device: torch.device | str = "cuda",
     folder: Path | str | None = None,
     workers: int | None = None,
-    progress: bool = True,
+    progress: bool | None = None,
 ) -> Pool:
     """Decode every distinct file of ``data`` once, before anything random, and keep the pixels.
 
@@ -208,7 +209,8 @@ def pool(
       windows of what the device lacks.
     - ``unreadable``: "raise" names all photos that cannot be read; "drop" leaves them out of
       ``Pool.data`` and counts them in its report.
-    - ``workers``: processes to decode with, by default as many as there are cores.
+    - ``workers``: processes to decode with, by default as many as there are cores; ``progress``:
+      a bar meanwhile, by default of a host's first rank alone.
 
     Errors: ArgumentError for an unknown choice, and, with the numbers, where there is not enough
     room; DataError for unreadable photos, and photos that are not what the data set was read from.
@@ -229,7 +231,7 @@ def pool(
         folder=own_folder(place("disk" if keep else "ram", folder=folder)),
         keep=keep,
         workers=cores() if workers is None else workers,
-        progress=progress,
+        progress=first_rank() if progress is None else progress,
     )
     return _make(order, again=False)
 
@@ -245,14 +247,9 @@ def _make(order: Order, *, again: bool) -> Pool:
         title = f"{size(pool_bytes(wanted.rows))} of photos ({reason})"
         with Bar(desc=title, unit=" photos", disable=not order.progress) as bar:
             file = build(
-                path,
-                order.data,
-                wanted,
-                workers=order.workers,
-                again=again,
-                keep=order.keep,
-                bar=bar,
-            )
+                path, order.data, wanted,
+                workers=order.workers, again=again, keep=order.keep, bar=bar,
+            )  # fmt: skip
     return _assemble(order, wanted, file)
 
 

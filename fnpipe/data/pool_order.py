@@ -32,6 +32,13 @@ class Order:
     progress: bool
 
 
+def first_rank() -> bool:
+    """Whether no other process of this host, of those that train together, is before this one."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return True
+    return int(os.environ.get("LOCAL_RANK", torch.distributed.get_rank())) == 0
+
+
 def own_folder(folder: Path) -> Path:
     """The folder, made if need be. Errors: ArgumentError where one for memory is another user's.
 

@@ -31,7 +31,7 @@ class erase:
     count: int = 1
     side: tuple[float, float] = (0.1, 0.3)
     name: str = "erase"
-    source = "self"
+    source = "none"
 
     def __post_init__(self) -> None:
         check_probability("erase", "p", self.p)

@@ -96,7 +96,7 @@ class Layer(Protocol):
         """What of the pictures that ``plan`` makes lies on top.
 
         They are the pictures themselves, mirrored, where ``source`` is "self"; where it is "other",
-        of another photo each.
+        of another photo each; where it is "none", as they are, for a layer that shows no photo.
         """
         ...
 

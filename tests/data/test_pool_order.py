@@ -1,6 +1,7 @@
 """Orders: options, limits, room and folders are looked at before anything is allocated."""
 
 import pytest
+import torch
 
 from fnpipe.data import pool as pool_module
 from fnpipe.data import pool_order
@@ -42,12 +43,31 @@ def test_what_does_not_fit_is_refused_with_the_numbers(write_photos, make_pool, 
     assert "has 1,000 free; shrink them by longest=" in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("rank", "local", "shown"),
+    [(0, None, True), (1, None, False), (9, "1", False), (8, "0", True)],
+    ids=["first", "second", "second of another host", "first of another host"],
+)
+def test_one_rank_of_a_host_shows_a_bar(
+    write_photos, make_pool, capfd, monkeypatch, rank: int, local: str | None, shown: bool
+):
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: rank)
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    if local is not None:
+        monkeypatch.setenv("LOCAL_RANK", local)
+    make_pool(write_photos(2), progress=None)
+    assert ("photos" in capfd.readouterr().err) == shown
+    make_pool(write_photos(2, folder="b"), progress=True)
+    assert "photos" in capfd.readouterr().err
+
+
 def test_nothing_is_printed_and_no_other_user_is_believed(
     write_photos, make_pool, tmp_path, capfd, monkeypatch
 ):
     make_pool(write_photos(2), "ram")
     assert capfd.readouterr() == ("", "")
-    make_pool(write_photos(2, folder="b"), progress=True)
+    make_pool(write_photos(2, folder="b"), progress=None)
     assert "photos" in capfd.readouterr().err
     monkeypatch.setattr(pool_order, "user", lambda: 12345)
     (tmp_path / "pools" / "fnpipe-12345").mkdir()
