@@ -33,10 +33,15 @@ class Order:
 
 
 def first_rank() -> bool:
-    """Whether no other process of this host, of those that train together, is before this one."""
-    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
-        return True
-    return int(os.environ.get("LOCAL_RANK", torch.distributed.get_rank())) == 0
+    """Whether this is the first of the processes of a host that train together.
+
+    That is torchrun's ``LOCAL_RANK`` 0, set long before ranks are initialised; without it, rank 0.
+    """
+    if "LOCAL_RANK" in os.environ:
+        return os.environ["LOCAL_RANK"] == "0"
+    distributed = torch.distributed
+    ranks = distributed.is_available() and distributed.is_initialized()
+    return not ranks or distributed.get_rank() == 0
 
 
 def own_folder(folder: Path) -> Path:
