@@ -73,8 +73,8 @@ def told(done: subprocess.CompletedProcess[str]) -> Run:
     """What a process that has ended says of its run."""
     if done.returncode:
         sys.stderr.write(done.stderr)
-        last = (done.stderr.strip().splitlines() or [f"exit {done.returncode}"])[-1]
-        return {"error": f"failed: {last}"}
+        last = (done.stderr.strip().splitlines() or [""])[-1]
+        return {"error": f"failed: exit code {done.returncode}: {last}"}
     return json.loads(done.stdout.splitlines()[-1])
 
 

@@ -14,6 +14,8 @@ import hashlib
 import os
 import shutil
 import stat
+import subprocess
+import sys
 import tempfile
 import traceback
 import types
@@ -78,6 +80,8 @@ REASONS = {
     "sqrt": "CUDA compiles it to an approximation under some flags",
     "reciprocal": "a * (1 / b) is not a / b: it changed 56,055 of 786,432 words",
 }
+TRIAL = 120
+"""Seconds that a new package may take to load; 4 s with torch's import."""
 MACHINERY = {"torch", "jaxtyping", "beartype"}
 """Packages whose lines on a stack are not what called an operation: torch, and who checks types."""
 SCALAR_DIVISOR = "CUDA multiplies by the reciprocal of a scalar divisor; multiply by a constant"
@@ -259,7 +263,7 @@ def package(
     ``key`` must change whenever ``fn`` computes something else (its sources, constants, static
     sizes); torch's version, the processor's instruction set and the shapes of ``example`` are added
     here. The file appears whole or not at all, also with several builders at once. Errors:
-    NumericsError without a C++ compiler.
+    NumericsError without a C++ compiler, or with one whose packages cannot be loaded.
     """
     shapes = [(tuple(t.shape), str(t.dtype)) for t in example]
     facts = (
@@ -297,7 +301,29 @@ def _build(
             package_path=str(Path(scratch) / "package.pt2"),
             inductor_configs=options(),
         )
+        _check_loads(str(built))
         os.replace(built, path)
+
+
+LOAD = "import sys, torch; torch._inductor.aoti_load_package(sys.argv[1])"
+
+
+def _check_loads(package: str) -> None:
+    """Load a new package in a process of its own: one that ends it must not end this one.
+
+    That was seen of a compiler that linked a C++ library of its own. Errors: NumericsError.
+    """
+    command = [sys.executable, "-c", LOAD, package]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TRIAL)
+        told = done.returncode and f"exit code {done.returncode}: {done.stderr.strip()[-500:]}"
+    except subprocess.TimeoutExpired:
+        told = f"not done after {TRIAL} s"
+    if told:
+        raise NumericsError(
+            f"what {compiler()} built cannot be loaded ({told}); use another compiler (CXX=...) or "
+            "backend='eager'"
+        )
 
 
 def sources_digest(*functions: Callable[..., Any]) -> str:

@@ -369,5 +369,9 @@ def test_who_fails_is_a_row_that_says_so() -> None:
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout)
-    assert (row["who"], row["value"], row["note"]) == ("nobody", None, "failed: KeyError: 'nobody'")
+    assert (row["who"], row["value"], row["note"]) == (
+        "nobody",
+        None,
+        "failed: exit code 1: KeyError: 'nobody'",
+    )
     assert "Traceback" in done.stderr

@@ -260,6 +260,7 @@ def builder(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Builder:
     monkeypatch.setattr(torch._inductor, "aoti_compile_and_package", made.build)
     monkeypatch.setattr(torch._inductor, "aoti_load_package", made.load)
     monkeypatch.setattr(numerics, "compiler", lambda: "g++")
+    monkeypatch.setattr(numerics, "LOAD", "pass")
     return made
 
 
@@ -291,6 +292,30 @@ def test_a_package_appears_whole_or_not_at_all(builder: Builder, cache: Path):
     assert numerics.package(by_a_number, [torch.zeros(3)], key="k")() == "package 1"
     assert builder.seen == []
     assert len([*cache.iterdir()]) == 1
+
+
+@pytest.mark.parametrize(
+    ("load", "told"),
+    [
+        ("import os; os.abort()", "exit code -6: "),
+        ("import sys; sys.exit('no such symbol')", "exit code 1: no such symbol"),
+        ("import time; time.sleep(9)", "not done after 0.5 s"),
+    ],
+)
+def test_a_package_that_cannot_be_loaded_is_none(
+    load: str, told: str, builder: Builder, cache: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """It ends a process that is not ours."""
+    monkeypatch.setattr(numerics, "LOAD", load)
+    if "sleep" in load:
+        monkeypatch.setattr(numerics, "TRIAL", 0.5)
+    with pytest.raises(NumericsError) as caught:
+        numerics.package(by_a_number, [torch.zeros(3)], key="k")
+    assert str(caught.value) == (
+        f"what g++ built cannot be loaded ({told}); use another compiler (CXX=...) or "
+        "backend='eager'"
+    )
+    assert [*cache.iterdir()] == []
 
 
 def test_a_package_wants_a_compiler(builder: Builder, monkeypatch: pytest.MonkeyPatch):
