@@ -46,11 +46,18 @@ def sepia(r: Tensor, g: Tensor, b: Tensor, strength: Tensor) -> tuple[Tensor, Te
     return r + (grey * 1.07 - r) * strength, g + (grey / (b + 1.0) - g) * strength, b
 
 
-class Held:
-    """A pool on the device, as far as a loader needs it."""
+POOLS = [*cuts.CUTS, "source of a pool", "plan of a part"]
+"""Cuts, and what else may be held where."""
 
-    def __init__(self, data: fp.Dataset) -> None:
-        self.sources = pack_sources(data.read(i) for i in range(len(data))).to(CUDA)
+
+def hold(how: str, data: fp.Dataset) -> fp.Pool | None:
+    """The pool of one of :data:`POOLS`."""
+    if how == "plan of a part":
+        limit = fp.pool(data, "ram", progress=False).bytes // 2
+        return fp.pool(data, "device", device=CUDA, limit=limit, overflow="prefix", progress=False)
+    if how == "plan":
+        return fp.pool(data, "device", device=CUDA, progress=False)
+    return fp.pool(data, "ram", progress=False) if how == "source of a pool" else None
 
 
 def draw(pipeline: fp.Pipeline, count: int = 16) -> tuple[Plan, Sources]:
@@ -234,14 +241,13 @@ def test_a_plan_and_sources_apart_are_refused() -> None:
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("cut", [*cuts.CUTS, "source of a pool"])
+@pytest.mark.parametrize("how", POOLS)
 def test_loaders_give_the_bytes_of_the_cpu(
-    cut: str, workers: int, gpu_photos: Callable[[], fp.Dataset]
+    how: str, workers: int, gpu_photos: Callable[[], fp.Dataset]
 ) -> None:
     """Windows of a pool in memory are copied by the GPU, others by workers."""
     data = gpu_photos()
-    cut, _, of_a_pool = cut.partition(" ")
-    held = fp.pool(data, "ram", progress=False) if of_a_pool else None
+    held, cut = hold(how, data), how.split()[0]
     train = fp.pipe(
         fp.mosaic(96), fp.affine(scale=0.5), HSV, fp.finish(torch.bfloat16, channels_last=True)
     )
@@ -249,11 +255,11 @@ def test_loaders_give_the_bytes_of_the_cpu(
     loader, _ = [
         fp.Loader(
             data, train, batch_size=5, seed=1, device=CUDA, cut=cut, worker_backend="eager",
-            pool=Held(data) if cut == "plan" else held, workers=workers,
+            pool=held, workers=workers,
         )
         for _ in range(2)
     ]  # fmt: skip
-    assert isinstance(loader.job.pool, cuts.Mapped) == bool(of_a_pool)
+    assert isinstance(loader.job.pool, cuts.Mapped) == (how == "source of a pool")
     with loader:  # all are kept, so that a place in which another lies by now would show
         epochs = [list(loader) for _ in range(3)]
     for epoch, batches in enumerate(epochs):
@@ -360,19 +366,18 @@ def test_a_cuda_graph_of_a_step_copies_no_pool() -> None:
     assert torch.cuda.max_memory_allocated() - before < 2**26
 
 
-@pytest.mark.parametrize("cut", [*cuts.CUTS, "source of a pool"])
+@pytest.mark.parametrize("how", POOLS)
 def test_parcels_of_a_loader_are_finished_in_a_step(
-    cut: str, gpu_photos: Callable[[], fp.Dataset]
+    how: str, gpu_photos: Callable[[], fp.Dataset]
 ) -> None:
     """What is on its way on another stream has arrived when the step sees it."""
     data = gpu_photos()
-    cut, _, of_a_pool = cut.partition(" ")
-    held = fp.pool(data, "ram", progress=False) if of_a_pool else None
+    held, cut = hold(how, data), how.split()[0]
     train = fp.pipe(fp.mosaic(96), fp.copy_paste(p=0.5), HSV, fp.masks(), fp.finish(torch.float16))
 
     loader = fp.Loader(
         data, train, batch_size=4, seed=1, device=CUDA, cut=cut, worker_backend="eager",
-        pool=Held(data) if cut == "plan" else held, drop_last=True,
+        pool=held, drop_last=True,
     )  # fmt: skip
     backend = loader.backends[train].device
 
