@@ -19,11 +19,13 @@ def explain(
     cut: str | None = None,
     backends: Chosen | None = None,
     lacking: float = 0.0,
+    mapped: bool = False,
 ) -> str:
     """A table: stages in the order they run, then what crosses by cut. ``size``: height, width.
 
     ``lacking`` is the share of photos that a pool on the device has no room for: at the cut
-    ``plan`` their windows cross beside the plan.
+    ``plan`` their windows cross beside the plan. ``mapped`` is a pool of the host that the device
+    reads itself.
     """
     height, width = size or _static_size(pipeline) or UNKNOWN
     shown = CUTS if cut is None else (cut,)
@@ -43,6 +45,8 @@ def explain(
     if lacking and "plan" in shown:
         beside = round(lacking * (crossing["source"] - crossing["plan"]))
         lines.append(f"    windows  {_amount(beside)}, as the pool lacks {lacking:.1%} of photos")
+    if mapped:
+        lines.append("    windows  copied by the device itself, out of the pool in memory")
     return "\n".join(line.rstrip() for line in lines)
 
 

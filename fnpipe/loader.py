@@ -22,7 +22,7 @@ from fnpipe.feed.addresses import Epochs
 from fnpipe.feed.failures import POLICIES, Failure, Replaced
 from fnpipe.feed.job import Job, batches_within, largest
 from fnpipe.feed.parcels import Sent
-from fnpipe.feed.pools import device_pool, map_pool, mapped
+from fnpipe.feed.pools import device_pool, map_pool, without_words
 from fnpipe.feed.ranks import share
 from fnpipe.feed.state import VERSION, identity, position
 from fnpipe.feed.stats import Stats, Tally
@@ -49,7 +49,8 @@ class Loader:
     ``drop_last``; ``limit``, the most batches an epoch may have. Nothing else changes a byte:
 
     - ``cut`` says what workers do and what is left to ``device`` (:mod:`fnpipe.cuts`); ``pool``
-      holds decoded photos, and for the cut ``"plan"`` holds them on the device.
+      holds decoded photos, and for the cut ``"plan"`` holds them on the device. At ``"source"`` a
+      GPU reads a pool in memory by itself; its pages are locked for that as long as it lives.
     - ``backend`` and ``worker_backend`` say how each side renders
       (:data:`fnpipe.backends.BACKENDS`); left out, the fastest that is there is taken, and
       :meth:`explain` says which and why.
@@ -103,7 +104,7 @@ class Loader:
         self._mapped = map_pool(pool, self.device) if cut == "source" else None
         worker = next(iter(self.backends.values())).worker
         held = getattr(pool, "rest", None) if cut == "plan" else pool
-        held = held if self._mapped is None else mapped(pool)
+        held = held if self._mapped is None else without_words(pool)
         self.job: Job = Job(data, pipeline, epochs, cut, worker, held)
         self._asked, self._share = (rank, world_size), share(rank, world_size)
         if workers:
@@ -285,9 +286,9 @@ class Loader:
 
     def explain(self) -> str:
         """What runs where, in which backend, and the bytes that cross; a table a pipeline."""
-        lacking = getattr(self.job.pool, "lacking", 0.0)
+        lacking, mapped = getattr(self.job.pool, "lacking", 0.0), self._mapped is not None
         return "\n\n".join(
-            explain(each, cut=self.job.cut, backends=backends, lacking=lacking)
+            explain(each, cut=self.job.cut, backends=backends, lacking=lacking, mapped=mapped)
             for each, backends in self.backends.items()
         )
 

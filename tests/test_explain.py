@@ -51,6 +51,11 @@ def test_one_cut_alone():
     assert "finished " not in text
 
 
+def test_a_pool_that_the_device_reads():
+    assert "copied by the device itself" in explain(PIPELINE, cut="source", mapped=True)
+    assert "copied by the device itself" not in explain(PIPELINE, cut="source")
+
+
 def test_bytes_that_cross():
     """Three planes of two bytes, of four, a word a pixel; a plan is a few hundred bytes."""
     crossing = bytes_of(PIPELINE, (640, 640))

@@ -47,6 +47,6 @@ def map_pool(pool: Any, device: torch.device) -> Locked | None:
     return _LOCKED[pool]
 
 
-def mapped(pool: Any) -> Mapped:
-    """A pool as workers need it that copy nothing: without its words."""
+def without_words(pool: Any) -> Mapped:
+    """A pool in memory as workers need it that copy nothing."""
     return Mapped(pool.sources.replace(words=torch.zeros(0, dtype=torch.int32)))
