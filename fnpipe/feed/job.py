@@ -54,25 +54,31 @@ class Job:
             return own
         return self.epochs.ids(address._replace(share=address.share._replace(rank=0)))
 
+    def draw(self, address: Address, ids: Int64[Tensor, " b"] | None = None) -> cuts.Parcel:
+        """The plan and targets of an address's samples, or of others."""
+        rows = self.ids(address) if ids is None else ids
+        at = key(seed=self.epochs.seed, epoch=address.epoch, sample=rows)
+        return cuts.draw(self.data, self.pipeline(address.epoch, address.step), at)
+
     def prepare(
         self,
         address: Address,
         *,
         ids: Int64[Tensor, " b"] | None = None,
         line: Line | None = None,
+        drawn: Callable[[], cuts.Parcel] | None = None,
         empty: Empty = torch.empty,
     ) -> cuts.Parcel:
         """What a worker does of a batch: up to the cut.
 
         ``ids`` are its samples, where they are not the address's; ``line`` takes the times;
-        ``empty`` gives the memory for windows.
+        ``drawn`` has its plan, where that is not drawn here; ``empty`` gives the memory for
+        windows.
         """
         line = line or Line()
-        rows = self.ids(address) if ids is None else ids
         pipeline = self.pipeline(address.epoch, address.step)
         start = monotonic_ns()
-        at = key(seed=self.epochs.seed, epoch=address.epoch, sample=rows)
-        parcel = cuts.draw(self.data, pipeline, at)
+        parcel = self.draw(address, ids) if drawn is None else drawn()
         start, read = line.spend("draw", start), line["read"]
         timed = isinstance(self.pool, cuts.Reader)  # what a pool lacks is cut out, not gathered
         pool = _TimedPool(self.pool, line) if timed else self.pool

@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic_ns
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import get_worker_info
 
 from fnpipe.feed.addresses import Address
+from fnpipe.feed.ahead import Drawing
 from fnpipe.feed.board import Board, Line
 from fnpipe.feed.failures import Failure, Replaced, failure, replace_failing
 from fnpipe.feed.job import Job
@@ -62,6 +64,7 @@ class Parcels(TorchDataset[Any]):
     def __init__(self, job: Job, board: Board, on_error: str) -> None:
         self.job, self.board, self.on_error = job, board, on_error
         self.slab = None
+        self._drawing = Drawing(job)
 
     def __getitem__(self, address: Address) -> Sent | Left | Failure | None:
         info = get_worker_info()
@@ -85,7 +88,8 @@ class Parcels(TorchDataset[Any]):
         empty = torch.empty if place is None else place.empty
         try:
             try:
-                parcel = self.job.prepare(address, ids=ids, line=line, empty=empty)
+                drawn = partial(self._drawing.take, address, stride=stride)
+                parcel = self.job.prepare(address, line=line, drawn=drawn, empty=empty)
             except Exception:
                 if self.on_error == "raise":
                     raise
