@@ -229,8 +229,9 @@ def _decode(part: PoolFile, data: Dataset, wanted: Entries, workers: int, bar: B
     try:
         for process in running:
             process.start()
-        while alive := [process.sentinel for process in running if process.is_alive()]:
-            wait(alive, timeout=0.2)
+        while alive := {process.sentinel: process for process in running if process.is_alive()}:
+            for ended in alive.keys() & wait(alive, timeout=0.2):
+                alive[ended].join()  # else it is alive for as long as the system clears it away
             bar.update(int((part.rows["state"] != PENDING).sum()) - bar.n)
     finally:
         for process in running:
@@ -269,8 +270,11 @@ def _complete(part: PoolFile, descriptor: int, data: Dataset, wanted: Entries, b
 def _fill(part: PoolFile, descriptor: int, index: int, data: Dataset, wanted: Entries) -> None:
     """Read a photo into its entry. Errors: DataError; Changed, where it is not as listed."""
     path, row = wanted.paths[index], wanted.rows[index].copy()
-    row["content"] = np.frombuffer(content(path) or bytes(16), np.uint8)
-    words, (width, height) = data.read_packed(wanted.photos[index])
+    contents = None  # a subclass may read from elsewhere
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        contents = file.read()
+        row["content"] = np.frombuffer(xxh3_128(contents).digest(), np.uint8)
+    words, (width, height) = data.read_packed(wanted.photos[index], path=path, contents=contents)
     if (width, height) != (row["width"], row["height"]):
         raise Changed(
             f"{path}: {width} x {height} pixels, the data set says "

@@ -74,9 +74,9 @@ def test_a_build_of_several_processes_is_taken_up_after_control_c(
     data, context = write_photos(40), multiprocessing.get_context("fork")
     read = Dataset.read_packed
 
-    def slowly(self: Dataset, index: int):
+    def slowly(self: Dataset, index: int, **known):
         time.sleep(0.05)
-        return read(self, index)
+        return read(self, index, **known)
 
     def done() -> int:
         count = 0
