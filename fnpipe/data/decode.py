@@ -132,11 +132,11 @@ def _decode_packed(file: File, pixel_limit: int) -> tuple[Words, tuple[int, int]
         image = _decode(file, pixel_limit)
         return pack(image), (image.shape[2], image.shape[1])
     width, height = photo.size
-    words = torch.empty(2 + (width + 2) * (height + 2), dtype=torch.int32)
-    inside, stride = words[2 + (width + 2) + 1 :].numpy(), 4 * (width + 2)
+    words = np.empty(2 + (width + 2) * (height + 2), np.int32)
+    inside, stride = words[2 + (width + 2) + 1 :], 4 * (width + 2)
     photo.canvas = pillow.frombuffer("RGBX", photo.size, inside, "raw", "RGBX", stride, 1)
     photo.load()
-    return enclose(words, width, height), (width, height)
+    return enclose(torch.from_numpy(words), width, height), (width, height)
 
 
 def _measure(file: File, pixel_limit: int) -> tuple[int, int]:

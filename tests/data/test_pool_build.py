@@ -52,7 +52,7 @@ def test_an_interrupted_build_is_taken_up(
     def stumble(part, descriptor, index, *rest):
         if index == 4:
             raise KeyboardInterrupt
-        fill(part, descriptor, index, *rest)
+        return fill(part, descriptor, index, *rest)
 
     monkeypatch.setattr(pool_build, "_fill", stumble)
     for kind, left in [("ram", 0), ("disk", 1)]:
