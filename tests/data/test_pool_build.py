@@ -26,6 +26,24 @@ def test_a_ready_pool_decodes_nothing(write_photos, make_pool, decoded, pool_fil
     assert len(pool_files()) == 1
 
 
+def test_a_file_is_opened_once(write_photos, make_pool, assert_holds, monkeypatch):
+    """Its hash is of the very bytes that were decoded."""
+    data, opened, real = write_photos(3), [], open
+
+    def counting(file, *options, **named):
+        opened.append(str(file))
+        return real(file, *options, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("builtins.open", counting)
+        made = make_pool(data)
+    assert [name for name in opened if name.endswith(".png")] == [
+        str(data.path(i)) for i in range(3)
+    ]
+    assert_holds(made, data)
+    made.verify()
+
+
 def test_only_what_changed_is_decoded_anew(
     write_photos, make_pool, decoded, pool_files, assert_holds
 ):
