@@ -73,14 +73,19 @@ class Dataset:
         """Photo ``index``, uint8 [3, h, w], upright, RGB. ``DataError`` names the file."""
         return read_image(self.path(index), pixel_limit=self.pixel_limit)
 
-    def read_packed(self, index: int) -> tuple[Words, tuple[int, int]]:
+    def read_packed(
+        self, index: int, *, path: str | None = None, contents: bytes | None = None
+    ) -> tuple[Words, tuple[int, int]]:
         """``fnpipe.ops.warp.pack(read(index))`` in less time, and the photo's width, height.
 
-        Of a subclass that reads otherwise, it is what that reads.
+        ``path`` and ``contents`` are its file's, where they are at hand. Of a subclass that reads
+        otherwise, it is what that reads.
         """
         if type(self).read is not Dataset.read:
             return pack_image(self.read(index))
-        return read_packed(self.path(index), pixel_limit=self.pixel_limit)
+        return read_packed(
+            path or self.path(index), contents=contents, pixel_limit=self.pixel_limit
+        )
 
     def __getitem__(self, index: int) -> Sample:
         """Photo ``index`` with a copy of its targets (``owner`` all 0). Raises ``IndexError``."""

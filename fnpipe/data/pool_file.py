@@ -159,18 +159,17 @@ def begin(path: Path, rows: np.ndarray) -> PoolFile:
         os.close(descriptor)
 
 
-def write(descriptor: int, file: PoolFile, index: int, row: np.void, words: Tensor) -> None:
-    """Write an entry's words, then its row, which makes it count. Errors: OSError: a full disk."""
+def write(descriptor: int, file: PoolFile, row: np.void, words: Tensor) -> None:
+    """Write an entry's words; its row is to follow. Errors: OSError: a full disk."""
     at = file.first + 4 * (int(row["start"]) - 2)
     view = words.numpy().data.cast("B")
     while view:
         done = os.pwrite(descriptor, view, at)
         view, at = view[done:], at + done
-    write_row(descriptor, index, row)
 
 
 def write_row(descriptor: int, index: int, row: np.void) -> None:
-    """Write what is known of an entry."""
+    """Write what is known of an entry: after its words, which it makes count."""
     os.pwrite(descriptor, row.tobytes(), HEAD.size + ROW.itemsize * index)
 
 

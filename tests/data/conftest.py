@@ -130,9 +130,9 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
 
     def count(method: Callable[..., Any]) -> Callable[..., Any]:
-        def counting(self: Dataset, index: int) -> Any:
+        def counting(self: Dataset, index: int, **known: Any) -> Any:
             names.append(self.path(index).name)
-            return method(self, index)
+            return method(self, index, **known)
 
         return counting
 

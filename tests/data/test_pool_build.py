@@ -26,6 +26,24 @@ def test_a_ready_pool_decodes_nothing(write_photos, make_pool, decoded, pool_fil
     assert len(pool_files()) == 1
 
 
+def test_a_file_is_opened_once(write_photos, make_pool, assert_holds, monkeypatch):
+    """Its hash is of the very bytes that were decoded."""
+    data, opened, real = write_photos(3), [], open
+
+    def counting(file, *options, **named):
+        opened.append(str(file))
+        return real(file, *options, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("builtins.open", counting)
+        made = make_pool(data)
+    assert [name for name in opened if name.endswith(".png")] == [
+        str(data.path(i)) for i in range(3)
+    ]
+    assert_holds(made, data)
+    made.verify()
+
+
 def test_only_what_changed_is_decoded_anew(
     write_photos, make_pool, decoded, pool_files, assert_holds
 ):
@@ -52,7 +70,7 @@ def test_an_interrupted_build_is_taken_up(
     def stumble(part, descriptor, index, *rest):
         if index == 4:
             raise KeyboardInterrupt
-        fill(part, descriptor, index, *rest)
+        return fill(part, descriptor, index, *rest)
 
     monkeypatch.setattr(pool_build, "_fill", stumble)
     for kind, left in [("ram", 0), ("disk", 1)]:
@@ -74,9 +92,9 @@ def test_a_build_of_several_processes_is_taken_up_after_control_c(
     data, context = write_photos(40), multiprocessing.get_context("fork")
     read = Dataset.read_packed
 
-    def slowly(self: Dataset, index: int):
+    def slowly(self: Dataset, index: int, **known):
         time.sleep(0.05)
-        return read(self, index)
+        return read(self, index, **known)
 
     def done() -> int:
         count = 0

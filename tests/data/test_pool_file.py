@@ -57,7 +57,7 @@ def test_verifying_finds_a_pixel_that_changed(write_photos, make_pool):
 def test_ten_thousand_entries_open_in_an_instant(write_photos, make_pool, monkeypatch):
     one, count = write_photos(1), 10_000
     packed = one.read_packed(0)
-    monkeypatch.setattr(Dataset, "read_packed", lambda self, index: packed)
+    monkeypatch.setattr(Dataset, "read_packed", lambda self, index, **known: packed)
     names = [f"{i}.png" for i in range(count)]
     for name in names[1:]:
         os.link(one.root / "0.png", one.root / name)
