@@ -156,7 +156,7 @@ def draw(case: str, found: dict[str, dict[int, Run]], file: Path) -> None:
         color = "C0" if ours else "0.8" if bound else "C1"
         left.barh(at, middle := statistics.median(rates), color=color, height=0.7)
         left.plot(rates, [at] * len(rates), "k.", markersize=4)
-        left.text(middle, at, f" {middle:,.0f}", va="center", ha="left")
+        left.text(max(rates), at, f"  {middle:,.0f}", va="center", ha="left")
         inside = statistics.median(100 - run["outside the step"] for run in good[name])
         right.barh(at, inside, color=color, height=0.7)
         right.text(inside, at, f" {inside:.0f} %", va="center", ha="left")
