@@ -69,10 +69,10 @@ class Parcel(Movable):
     planes: Float32[Tensor, "b 3 h w"] | None = None
     sources: Sources | None = None
     masks: Masks = None
-    lacking: Sources | None = None
+    lacking: Sources | windows.Windows | None = None
     """Windows of the photos that the pool on the device does not hold."""
     seen: windows.Windows | None = None
-    """Where in a pool the sources lie, which are still to be fetched."""
+    """Where in the host's pool the sources lie, which are still to be fetched."""
 
 
 def choose_backends(
@@ -119,7 +119,12 @@ def add_pixels(
         seen, plan = windows.measure(pool.sources, plan)
         return parcel.replace(plan=plan, seen=seen)
     if isinstance(pool, Rest):
-        sources, plan, alone = pool.cut(plan, empty=empty)
+        seen, plan, alone = pool.measure(plan)
+        if seen is None:
+            return parcel.replace(plan=plan)
+        if not pool.copies:
+            return parcel.replace(plan=plan, **{"seen" if alone else "lacking": seen})
+        sources = windows.fetch(seen, pool.host.sources.words, empty=empty)
         return parcel.replace(plan=plan, **{"sources" if alone else "lacking": sources})
     if cut == "plan":
         return parcel
@@ -175,8 +180,12 @@ def complete(
 
 def fetch(parcel: Parcel, pool: Words) -> Parcel:
     """The parcel with its windows copied from the words of a pool that its device can read."""
-    assert parcel.seen is not None
-    return parcel.replace(sources=windows.fetch(parcel.seen, pool), seen=None)
+    found: dict[str, Sources] = {}
+    if parcel.seen is not None:
+        found["sources"] = windows.fetch(parcel.seen, pool)
+    if isinstance(parcel.lacking, windows.Windows):
+        found["lacking"] = windows.fetch(parcel.lacking, pool)
+    return parcel.replace(seen=None, **found)
 
 
 def settle(
@@ -239,6 +248,8 @@ def _sources(parcel: Parcel, pool: Sources | None) -> Sources:
     sources = parcel.sources if parcel.sources is not None else pool
     if sources is None:
         raise ArgumentError("complete: a parcel of a plan alone wants the pool it counts in")
+    if isinstance(parcel.lacking, windows.Windows):
+        raise ArgumentError("complete: windows beside a plan wait for fnpipe.cuts.fetch")
     return sources if parcel.lacking is None else windows.land(sources, parcel.lacking)
 
 

@@ -22,7 +22,7 @@ from fnpipe.feed.addresses import Epochs
 from fnpipe.feed.failures import POLICIES, Failure, Replaced
 from fnpipe.feed.job import Job, batches_within, largest
 from fnpipe.feed.parcels import Sent
-from fnpipe.feed.pools import device_pool, map_pool, without_words
+from fnpipe.feed.pools import device_pool, for_workers, map_pool
 from fnpipe.feed.ranks import share
 from fnpipe.feed.state import VERSION, identity, position
 from fnpipe.feed.stats import Stats, Tally
@@ -30,7 +30,7 @@ from fnpipe.feed.workers import Workers
 from fnpipe.packing import Packed
 from fnpipe.pipeline import Pipeline
 from fnpipe.schedules import Buckets, Schedule, values_of
-from fnpipe.types import ArgumentError, Batch, LoaderError, Targets
+from fnpipe.types import ArgumentError, Batch, LoaderError, Sources, Targets
 
 
 Moved = tuple[cuts.Parcel, Any]
@@ -101,10 +101,9 @@ class Loader:
         epochs = Epochs(len(data), batch_size, seed, shuffle, drop_last, limit)
         _check(data, epochs, pool, on_error)
         self._pool = device_pool(pool, self.device) if cut == "plan" else None
-        self._mapped = map_pool(pool, self.device) if cut == "source" else None
+        self._mapped = map_pool(pool, self.device, cut=cut)
+        held = for_workers(pool, cut=cut, mapped=self._mapped is not None)
         worker = next(iter(self.backends.values())).worker
-        held = getattr(pool, "rest", None) if cut == "plan" else pool
-        held = held if self._mapped is None else without_words(pool)
         self.job: Job = Job(data, pipeline, epochs, cut, worker, held)
         self._asked, self._share = (rank, world_size), share(rank, world_size)
         if workers:
@@ -238,8 +237,9 @@ class Loader:
             # Their memory belongs to the side stream; it must not be reused before this stream is
             # done with it.
             parcel.plan.maps.record_stream(stream)
-            if parcel.sources is not None:
-                parcel.sources.words.record_stream(stream)
+            for windows in (parcel.sources, parcel.lacking):
+                if isinstance(windows, Sources):
+                    windows.words.record_stream(stream)
         backend = self.backends[pipeline].device
         return self._finish(parcel, pipeline, backend=backend, pool=self._pool)
 

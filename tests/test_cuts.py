@@ -1,6 +1,7 @@
 """A parcel of any cut, looked at on the host: the batch of it, and the parcel as it was."""
 
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -52,6 +53,10 @@ def test_a_parcel_beside_which_windows_came_wants_the_pool_they_are_for(photos: 
     assert parcel.lacking is not None
     expected = fp.make_batch(photos, small, ids, seed=1, epoch=2)
     assert_same_bits(expected, fp.complete(parcel, small, pool=part.sources))
+    named = cuts.add_pixels(drawn, small, "plan", "eager", photos, replace(part.rest, copies=False))
+    assert_same_bits(parcel, cuts.fetch(named, part.rest.host.sources.words))
+    with pytest.raises(fp.ArgumentError, match=r"^complete: windows beside a plan wait for fnpipe"):
+        fp.complete(named, small, pool=part.sources)
     message = (
         f"pool has room for 0 words, came windows of {len(parcel.lacking.words)}: they belong to a "
         "pool that a device holds in part; here, gather the plan from the whole"

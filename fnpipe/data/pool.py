@@ -35,7 +35,7 @@ from fnpipe.data.pool_order import (
     room,
 )
 from fnpipe.data.prepare import prepare
-from fnpipe.ops.windows import Empty, cut
+from fnpipe.ops.windows import Windows, measure
 from fnpipe.types import ArgumentError, DataError, Plan, Sources
 
 
@@ -134,19 +134,21 @@ class Pool:
 class Rest:
     """What workers send of photos that a pool on a device does not hold: windows, from ``host``.
 
-    The device copies them to the first ``room`` words of its pool, which are free for that.
+    The device copies them to the first ``room`` words of its pool, which are free for that. Where
+    it reads ``host`` itself, workers only say where they are: they copy nothing (``copies``).
     """
 
     host: Pool
     held: Bool[Tensor, " photos"]
     room: int
+    copies: bool = True
 
     @property
     def lacking(self) -> float:
         """The share of photos that the device does not hold."""
         return 1.0 - int(self.held.sum()) / len(self.held)
 
-    def cut(self, plan: Plan, *, empty: Empty = torch.empty) -> tuple[Sources | None, Plan, bool]:
+    def measure(self, plan: Plan) -> tuple[Windows | None, Plan, bool]:
         """Windows of ``plan``, the plan for them, and whether they are all that it needs.
 
         Else they are of the photos that the device lacks, none where it has all, and count on after
@@ -156,12 +158,12 @@ class Rest:
         lacking = (every >= 0) & ~self.held[every.clamp(min=0)]
         if not bool(lacking.any()):
             return None, plan, False
-        some = plan.with_sources(torch.where(lacking, every, -1))
-        sources, local = cut(*self.host.gather(some), empty=empty)
-        if sources.words.numel() > self.room:
-            return *cut(*self.host.gather(plan), empty=empty), True
+        sources = self.host.sources
+        windows, local = measure(sources, plan.with_sources(torch.where(lacking, every, -1)))
+        if len(windows.room) > self.room:
+            return *measure(sources, plan), True
         rows = torch.where(local.every_source < 0, -1, local.every_source + len(self.held))
-        return sources, plan.with_sources(torch.where(lacking, rows, every)), False
+        return windows, plan.with_sources(torch.where(lacking, rows, every)), False
 
 
 def _reopen(

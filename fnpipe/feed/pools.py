@@ -1,6 +1,7 @@
 """What a loader does with a pool on the side of the device."""
 
 import warnings
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -8,6 +9,7 @@ from weakref import WeakKeyDictionary
 import torch
 
 from fnpipe.cuts import Mapped
+from fnpipe.data.pool import Rest
 from fnpipe.feed.locked import Locked
 from fnpipe.types import ArgumentError, Sources
 
@@ -27,13 +29,16 @@ _LOCKED: WeakKeyDictionary[Any, Locked] = WeakKeyDictionary()
 """Pools whose pages are locked already: other loaders of this process read them, too."""
 
 
-def map_pool(pool: Any, device: torch.device) -> Locked | None:
+def map_pool(pool: Any, device: torch.device, *, cut: str) -> Locked | None:
     """The words of a pool where a GPU can read them: windows need no worker to copy them.
 
-    None where it cannot, and workers copy: of a pool in a file on a disk no page can be locked, and
-    photos that a pool lacks are decoded by workers.
+    Of a pool that the device holds in part, those of the host's. None where it cannot, and workers
+    copy: of a pool in a file on a disk no page can be locked, and photos that a pool lacks are
+    decoded by workers.
     """
-    whole = getattr(pool, "kind", None) == "ram" and pool.held is None
+    if cut == "plan":
+        pool = getattr(getattr(pool, "rest", None), "host", None)
+    whole = cut in ("source", "plan") and getattr(pool, "kind", None) == "ram" and pool.held is None
     if not whole or device.type != "cuda" or find_spec("triton") is None:
         return None
     if pool not in _LOCKED:
@@ -47,6 +52,11 @@ def map_pool(pool: Any, device: torch.device) -> Locked | None:
     return _LOCKED[pool]
 
 
-def without_words(pool: Any) -> Mapped:
-    """A pool in memory as workers need it that copy nothing."""
+def for_workers(pool: Any, *, cut: str, mapped: bool) -> Any:
+    """What workers know of a pool; ``mapped``: they copy nothing."""
+    if cut == "plan":
+        rest: Rest | None = getattr(pool, "rest", None)
+        return replace(rest, copies=False) if mapped and rest is not None else rest
+    if not mapped:
+        return pool
     return Mapped(pool.sources.replace(words=torch.zeros(0, dtype=torch.int32)))

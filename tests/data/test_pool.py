@@ -99,7 +99,7 @@ def test_a_device_that_holds_a_part_is_sent_the_rest(
             assert torch.equal(ours.images, theirs.images)
             assert torch.equal(ours.boxes, theirs.boxes)
     plans = [train.draw(fp.key(seed=3, epoch=0, sample=torch.tensor([i])), data) for i in range(24)]
-    assert {made.rest.cut(plan)[2] for plan in plans} == alone
+    assert {made.rest.measure(plan)[2] for plan in plans} == alone
     made.verify()
     with pytest.raises(ArgumentError, match="a pool on a device cannot be sent"):
         pickle.dumps(made)
