@@ -209,7 +209,7 @@ def test_a_cuda_graph_replays_it() -> None:
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU here")
-def test_another_device_than_the_current_one() -> None:
+def test_case_121_another_device_than_the_current_one() -> None:
     pipeline = PIPELINES["mosaic"]
     plan, sources = draw(pipeline)
     got = pipeline.render(plan.to("cuda:1"), sources.to("cuda:1"), backend="triton")
