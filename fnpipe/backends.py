@@ -19,7 +19,7 @@ from fnpipe import numerics
 from fnpipe.ops import pixel, render, warp
 from fnpipe.ops.layers import rasterized
 from fnpipe.ops.render import Color, Planes, Tiles
-from fnpipe.types import ArgumentError, Finish, Over, Plan, Sources, map_tensors
+from fnpipe.types import ArgumentError, Empty, Finish, Over, Plan, Sources, map_tensors
 
 
 BACKENDS = ("eager", "compiled", "package", "triton")
@@ -55,13 +55,19 @@ class Chosen:
     why: str = ""
 
 
-def renderer(recipe: Recipe, backend: str) -> Callable[[Sources, Plan], Tensor]:
-    """``(sources, plan) -> images`` [b, 3, h, w]. Errors: ArgumentError for an unknown backend."""
+def renderer(recipe: Recipe, backend: str) -> Run:
+    """``(sources, plan) -> images`` [b, 3, h, w]. Errors: ArgumentError for an unknown backend.
+
+    A package also takes ``empty``, which gives the memory for them.
+    """
     return _part("render", recipe, backend)
 
 
-def warper(recipe: Recipe, backend: str) -> Callable[[Sources, Plan], Tensor]:
-    """``(sources, plan) -> planes`` [b, 3, h, w], float32 codes before the colour stages."""
+def warper(recipe: Recipe, backend: str) -> Run:
+    """``(sources, plan) -> planes`` [b, 3, h, w], float32 codes before the colour stages.
+
+    A package also takes ``empty``, which gives the memory for them.
+    """
     return _part("warp", recipe, backend)
 
 
@@ -133,10 +139,10 @@ def _canary(define: Run, run: Run, who: str) -> Run:
     """``run``, which compares the first image of its first batch on a device with ``define``'s."""
     seen: set[torch.device] = set()
 
-    def checked(first: Any, second: Any) -> Tensor:
+    def checked(first: Any, second: Any, **memory: Any) -> Tensor:
         if isinstance(second, Plan):
             second = rasterized(second)  # once, and so that every tensor is of as many images
-        out = run(first, second)
+        out = run(first, second, **memory)
         if out.device not in seen and len(out):
             pixels = first[:1] if isinstance(first, Tensor) else first
             expected = define(pixels, map_tensors(lambda t: t[:1], second))
@@ -276,10 +282,10 @@ def _packaged(part: str, recipe: Recipe) -> Run:
             loaded[shapes] = _load_package(part, one, [words, *(t[:1] for t in numbers)])
         return loaded[shapes], list(zip(*(t.split(1) for t in numbers), strict=True))
 
-    def run(sources: Sources, plan: Plan) -> Tensor:
+    def run(sources: Sources, plan: Plan, *, empty: Empty = torch.empty) -> Tensor:
         if plan.maps.device.type != "cpu":
             raise ArgumentError(f"backend 'package' runs on the CPU, came {plan.maps.device}")
-        out = _empty(part, recipe, len(plan))
+        out = _room(part, recipe, len(plan), empty)
         bare = plan.replace(overs=())
         fills = [load(replace(recipe, layers=0), [*flatten(sources, bare), *out.unbind(1)])]
         which = [0] * len(plan)
@@ -294,12 +300,14 @@ def _packaged(part: str, recipe: Recipe) -> Run:
     return run
 
 
-def _empty(part: str, recipe: Recipe, count: int) -> Tensor:
+def _room(part: str, recipe: Recipe, count: int, empty: Empty) -> Tensor:
     """Room for ``count`` images, [b, 3, h, w]: a package writes each into its place."""
-    dtype = torch.float32 if part == "warp" else recipe.finish.dtype
-    if part == "render" and recipe.finish.channels_last:
-        return torch.empty(count, *recipe.size, 3, dtype=dtype).permute(0, 3, 1, 2)
-    return torch.empty(count, 3, *recipe.size, dtype=dtype)
+    (height, width), finish = recipe.size, recipe.finish
+    dtype = torch.float32 if part == "warp" else finish.dtype
+    flat = empty(count * 3 * height * width, dtype=dtype)
+    if part == "render" and finish.channels_last:
+        return flat.view(count, height, width, 3).permute(0, 3, 1, 2)
+    return flat.view(count, 3, height, width)
 
 
 def _fill(part: str, recipe: Recipe) -> Callable[..., None]:

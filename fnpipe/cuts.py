@@ -31,6 +31,7 @@ from fnpipe.stages.foreign import foreign_stages
 from fnpipe.types import (
     ArgumentError,
     Batch,
+    Empty,
     Movable,
     Plan,
     Rings,
@@ -107,11 +108,11 @@ def add_pixels(
     data: Photos,
     pool: Reader | Rest | Mapped | None,
     *,
-    empty: windows.Empty = torch.empty,
+    empty: Empty = torch.empty,
 ) -> Parcel:
     """A worker's part of the pixels. ``pool`` saves decoding photos anew.
 
-    ``empty`` gives the memory for windows (:func:`fnpipe.ops.windows.cut`).
+    ``empty(count, dtype=...)`` gives the memory for windows and for what a package makes.
     """
     plan = parcel.plan
     _check_foreign(pipeline, cut)
@@ -135,8 +136,9 @@ def add_pixels(
     recipe = pipeline.recipe(plan.size)
     parcel = parcel.replace(plan=plan.replace(overs=()))  # what lies on top is in the pixels
     if cut == "warped":
-        return parcel.replace(planes=warper(recipe, backend)(sources, local))
-    images = pipeline.render(local, sources, backend=backend)
+        memory = {"empty": empty} if backend == "package" else {}
+        return parcel.replace(planes=warper(recipe, backend)(sources, local, **memory))
+    images = pipeline.render(local, sources, backend=backend, empty=empty)
     return parcel.replace(images=images, masks=make_masks(parcel, pipeline, backend))
 
 

@@ -14,7 +14,7 @@ from jaxtyping import UInt8
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from fnpipe.types import ArgumentError, Movable, static, value
+from fnpipe.types import ArgumentError, Empty, Movable, static, value
 
 
 ALIGNMENT = 16
@@ -64,9 +64,7 @@ class Packed(Movable):
         return Packed(self.buffer.pin_memory(), self.slots, self.form)
 
 
-def packed(
-    tree: Any, *, empty: Callable[..., Tensor] = torch.empty, ground: Tensor | None = None
-) -> Packed:
+def packed(tree: Any, *, empty: Empty = torch.empty, ground: Tensor | None = None) -> Packed:
     """Copy every tensor of a pytree into one buffer.
 
     ``empty(bytes, dtype=torch.uint8)`` gives the memory. A tensor that was made where ``ground``

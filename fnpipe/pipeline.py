@@ -23,6 +23,7 @@ from fnpipe.stages.masks import masks
 from fnpipe.stages.stage import Color, Geometry, Layer, Layout, Scene, role
 from fnpipe.types import (
     ArgumentError,
+    Empty,
     Finish,
     Image,
     Offsets,
@@ -165,13 +166,19 @@ class Pipeline:
             steps, rows = [*_steps_of(before, own.replace(sample=partner)), *after], partner
         return plan_geometry(steps, key, data.sizes, rows, projective=self.projective)
 
-    def render(self, plan: Plan, sources: Sources, *, backend: str = "eager") -> Tensor:
-        """Images [b, 3, h, w] of a plan whose ``sources`` index into ``sources``."""
+    def render(
+        self, plan: Plan, sources: Sources, *, backend: str = "eager", empty: Empty = torch.empty
+    ) -> Tensor:
+        """Images [b, 3, h, w] of a plan whose ``sources`` index into ``sources``.
+
+        A package writes them where ``empty(count, dtype=...)`` gives memory.
+        """
         if torch.compiler.is_compiling():
             return step.render(self._bound, plan, sources, backend)
         recipe = self.recipe(plan.size)
         if not self._others:
-            return renderer(recipe, backend)(sources, plan)
+            memory = {"empty": empty} if backend == "package" else {}
+            return renderer(recipe, backend)(sources, plan, **memory)
         codes = renderer(replace(recipe, finish=Finish()), backend)(sources, plan)
         return transform_all(codes, self._others, plan.colors, recipe.finish)
 

@@ -22,6 +22,8 @@ Plane = Float32[Tensor, "*#batch"]
 """One colour channel: codes in [0, 255], not yet quantised."""
 Words = Int32[Tensor, " n"]
 """Packed pixels, one 32-bit word each: red in bits 0-7, green 8-15, blue 16-23, the top byte 0."""
+Empty = Callable[..., Tensor]
+"""Gives memory, as ``torch.empty`` does: ``empty(count, dtype=...)``."""
 Boxes = Float32[Tensor, "n 4"]
 """x0, y0, x1, y1."""
 Labels = Int64[Tensor, " n"]

@@ -122,7 +122,16 @@ def test_a_package_makes_eagers_bytes(package_cache: None, last: bool):
     def check(ids: list[int], seed: int) -> None:
         sources, plan = draw(pipeline, ids, seed=seed)
         expected = pipeline.render(plan, sources)
-        assert_same("package", expected, pipeline.render(plan, sources, backend="package"))
+        memory: list[Tensor] = []
+
+        def empty(count: int, *, dtype: torch.dtype) -> Tensor:
+            memory.append(torch.empty(count, dtype=dtype))
+            return memory[0]
+
+        got = pipeline.render(plan, sources, backend="package", empty=empty)
+        assert_same("package", expected, got)
+        assert got.data_ptr() == memory[0].data_ptr()
+        assert got.numel() == memory[0].numel()
 
     some(given(batches, seeds)(check))()
 

@@ -15,11 +15,10 @@ from fnpipe.feed.addresses import Address, Epochs
 from fnpipe.feed.board import Line
 from fnpipe.feed.slab import GROWTH, SMALL
 from fnpipe.keys import key
-from fnpipe.ops.windows import Empty
 from fnpipe.packing import packed
 from fnpipe.pipeline import Pipeline
 from fnpipe.schedules import value_at, values_of
-from fnpipe.types import ArgumentError, Image, Plan, Sources, Words
+from fnpipe.types import ArgumentError, Empty, Image, Plan, Sources, Words
 
 
 Photo = TypeVar("Photo")
@@ -73,7 +72,7 @@ class Job:
 
         ``ids`` are its samples, where they are not the address's; ``line`` takes the times;
         ``drawn`` has its plan, where that is not drawn here; ``empty`` gives the memory for
-        windows.
+        pixels.
         """
         line = line or Line()
         pipeline = self.pipeline(address.epoch, address.step)

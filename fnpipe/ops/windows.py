@@ -1,18 +1,14 @@
 """Ship what a plan can see: each tile's photo cut down to the window that its pixels look into."""
 
-from collections.abc import Callable
-
 import torch
 from jaxtyping import Int32, Int64
 from torch import Tensor
 
 from fnpipe.ops.maps import invert
 from fnpipe.ops.warp import FILL_WORD
-from fnpipe.types import ArgumentError, Maps, Movable, Plan, Sources, Words, value
+from fnpipe.types import ArgumentError, Empty, Maps, Movable, Plan, Sources, Words, value
 
 
-Empty = Callable[..., Tensor]
-"""Gives memory: ``empty(count, dtype=torch.int32)``."""
 Held = Int32[Tensor, " held"]
 """The words of a pool that windows are copied from."""
 SLACK = 2.0
@@ -121,11 +117,11 @@ def measure(sources: Sources, plan: Plan) -> tuple[Windows, Plan]:
     return made, plan.with_sources(here.view_as(every))
 
 
-def fetch(windows: Windows, pool: Words, *, empty: Callable[..., Tensor] = torch.empty) -> Sources:
+def fetch(windows: Windows, pool: Held, *, empty: Empty = torch.empty) -> Sources:
     """Windows with their words, copied out of a pool's by the device that the windows are on.
 
-    A GPU copies from memory of the host whose pages are locked for it.
-    ``empty(count, dtype=torch.int32)`` gives the memory on the host.
+    A GPU copies from memory of the host whose pages are locked for it. On the host ``empty`` gives
+    the memory for the words.
     """
     if windows.begins.is_cuda:
         from fnpipe.ops.windows_triton import fetch_words
