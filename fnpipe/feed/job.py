@@ -101,8 +101,9 @@ def batches_within(job: Job, memory: int, prefetch: int, workers: int, device: t
     Errors: ArgumentError where not even one fits.
     """
     one = largest(job)
+    one += SMALL if one >= SMALL else 0  # pixels are made where there is room for the rest
     if device.type == "cuda":  # places, one more than batches ahead, with room to grow
-        one = int((one + SMALL) * GROWTH)
+        one = int(one * GROWTH)
         fits, least = memory // one // workers - 1, 2 * workers * one
     else:  # two are with the loader: one used, one on its way
         fits, least = (memory // one - 2) // workers, (workers + 2) * one
