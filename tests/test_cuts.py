@@ -11,7 +11,7 @@ from fnpipe import cuts
 from fnpipe.data.dataset import Dataset
 from fnpipe.packing import packed
 from fnpipe.testing import assert_same_bits
-from fnpipe.types import map_tensors
+from fnpipe.types import Sources, map_tensors
 
 
 TRAIN = fp.pipe(
@@ -50,7 +50,7 @@ def test_a_parcel_beside_which_windows_came_wants_the_pool_they_are_for(photos: 
     small, ids = fp.pipe(fp.crop(4), fp.hsv(hue=0.1)), torch.tensor([9, 0])
     drawn = cuts.draw(photos, small, fp.key(seed=1, epoch=2, sample=ids))
     parcel = cuts.add_pixels(drawn, small, "plan", "eager", photos, part.rest)
-    assert parcel.lacking is not None
+    assert isinstance(parcel.lacking, Sources)
     expected = fp.make_batch(photos, small, ids, seed=1, epoch=2)
     assert_same_bits(expected, fp.complete(parcel, small, pool=part.sources))
     named = cuts.add_pixels(drawn, small, "plan", "eager", photos, replace(part.rest, copies=False))
