@@ -25,8 +25,9 @@ import torch
 from contract import Row
 from torch import Tensor
 
-from fnpipe.data.rle import decode_rle, trace_mask
+from fnpipe.data.rle import decode_rle
 from fnpipe.ops import raster
+from fnpipe.ops.trace import trace_mask
 from fnpipe.types import Rings
 
 

@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ Rows = list[dict[str, Any]]
 BENCH = Path(__file__).resolve().parents[1] / "bench"
 SCRIPT = """
 import os
+import runpy
 import time
 
 import contract
@@ -178,3 +180,15 @@ def test_scale_finds_no_sample_that_differs_between_ranks() -> None:
     by_name = {row["who"]: row["note"] for row in rows}
     assert by_name["fnpipe/1 ranks"].endswith("0 of 128 samples differ")
     assert by_name["fnpipe/2 ranks"].endswith("0 of 128 samples differ")
+
+
+@pytest.mark.parametrize("script", sorted(path.name for path in BENCH.glob("*.py")))
+def test_every_script_finds_what_it_imports(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a script measures may move; a table that nobody makes for a while would not tell."""
+    monkeypatch.syspath_prepend(str(BENCH))
+    try:
+        runpy.run_path(str(BENCH / script), run_name="imported")
+    except ModuleNotFoundError as error:
+        if str(error.name).startswith("fnpipe"):
+            raise
+        pytest.skip(f"{error.name} is not installed")
