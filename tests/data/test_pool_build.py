@@ -93,7 +93,7 @@ def test_a_build_of_several_processes_is_taken_up_after_control_c(
     read = Dataset.read_packed
 
     def slowly(self: Dataset, index: int, **known):
-        time.sleep(0.05)
+        time.sleep(0.4)  # 8 s in all: a busy machine has time to look
         return read(self, index, **known)
 
     def done() -> int:
