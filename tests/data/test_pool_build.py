@@ -104,9 +104,13 @@ def test_a_build_of_several_processes_is_taken_up_after_control_c(
             part.close()
         return count
 
+    def build() -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background has none
+        make_pool(data, workers=2)
+
     with monkeypatch.context() as patch:
         patch.setattr(Dataset, "read_packed", slowly)
-        builder = context.Process(target=make_pool, args=(data,), kwargs={"workers": 2})
+        builder = context.Process(target=build)
         builder.start()
         while not done():
             time.sleep(0.01)
