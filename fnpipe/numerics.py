@@ -80,6 +80,8 @@ REASONS = {
     "sqrt": "CUDA compiles it to an approximation under some flags",
     "reciprocal": "a * (1 / b) is not a / b: it changed 56,055 of 786,432 words",
 }
+LOAD = "import sys, torch; torch._inductor.aoti_load_package(sys.argv[1])"
+"""A program that loads a package."""
 TRIAL = 120
 """Seconds that a new package may take to load; 4 s with torch's import."""
 MACHINERY = {"torch", "jaxtyping", "beartype"}
@@ -303,9 +305,6 @@ def _build(
         )
         _check_loads(str(built))
         os.replace(built, path)
-
-
-LOAD = "import sys, torch; torch._inductor.aoti_load_package(sys.argv[1])"
 
 
 def _check_loads(package: str) -> None:

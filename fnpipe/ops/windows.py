@@ -77,21 +77,18 @@ def land(pool: Sources, windows: Sources) -> Sources:
 
 @value
 class Windows(Movable):
-    """Where ``n`` windows lie in a pool, and the sources they become: all but the words.
+    """Where ``n`` windows lie in a pool, and the ``sources`` they become, still without words.
 
-    Window ``w`` is ``lines[w]`` rows of ``strides[w]`` words, ``pitches[w]`` words apart, from word
-    ``begins[w]`` of the pool on. ``room`` holds nothing; it is as long as the words will be, so
-    that no device is asked for that number.
+    Window ``w`` is ``lines[w]`` rows of ``sources.strides[w]`` words, ``pitches[w]`` words apart,
+    from word ``begins[w]`` of the pool on. ``room`` holds nothing; it is as long as the words will
+    be, so that no device is asked for that number.
     """
 
     begins: Int64[Tensor, " n"]
     pitches: Int32[Tensor, " n"]
     lines: Int32[Tensor, " n"]
     room: Int32[Tensor, "words 0"]
-    offsets: Int64[Tensor, " n"]
-    sizes: Int32[Tensor, "n 2"]
-    origins: Int32[Tensor, "n 2"]
-    strides: Int32[Tensor, " n"]
+    sources: Sources
 
 
 def measure(sources: Sources, plan: Plan) -> tuple[Windows, Plan]:
@@ -109,10 +106,13 @@ def measure(sources: Sources, plan: Plan) -> tuple[Windows, Plan]:
         pitches=pitches,
         lines=lines.to(torch.int32),
         room=torch.empty(int(ends[-1]), 0, dtype=torch.int32),
-        offsets=ends - columns * lines,
-        sizes=sources.sizes[rows],
-        origins=torch.stack([x, y], -1).to(torch.int32),
-        strides=columns.to(torch.int32),
+        sources=Sources(
+            words=torch.zeros(0, dtype=torch.int32),
+            offsets=ends - columns * lines,
+            sizes=sources.sizes[rows],
+            origins=torch.stack([x, y], -1).to(torch.int32),
+            strides=columns.to(torch.int32),
+        ),
     )
     return made, plan.with_sources(here.view_as(every))
 
@@ -130,12 +130,13 @@ def fetch(windows: Windows, pool: Held, *, empty: Empty = torch.empty) -> Source
     else:
         words = empty(len(windows.room), dtype=torch.int32)
         _copy(words, windows, pool)
-    return Sources(words, windows.offsets, windows.sizes, windows.origins, windows.strides)
+    return windows.sources.replace(words=words)
 
 
 def _copy(words: Words, windows: Windows, pool: Held) -> None:
     """A row after the other, the fill before each window."""
-    numbers = (windows.offsets, windows.begins, windows.pitches, windows.strides, windows.lines)
+    made = windows.sources
+    numbers = (made.offsets, windows.begins, windows.pitches, made.strides, windows.lines)
     for start, begin, pitch, columns, lines in zip(*(n.tolist() for n in numbers), strict=True):
         words[start - 2 : start] = FILL_WORD
         if columns and lines:

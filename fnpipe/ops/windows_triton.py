@@ -44,7 +44,7 @@ def fetch_words(windows, pool: Tensor) -> Tensor:
     with torch.cuda.device(words.device) if words.is_cuda else nullcontext():
         run: Any = _fetch[(len(windows.begins),)]
         run(
-            words, pool, windows.begins, windows.pitches, windows.strides, windows.lines,
-            windows.offsets, FILL=FILL_WORD, BLOCK=BLOCK,
+            words, pool, windows.begins, windows.pitches, windows.sources.strides, windows.lines,
+            windows.sources.offsets, FILL=FILL_WORD, BLOCK=BLOCK,
         )  # fmt: skip
     return words
