@@ -17,12 +17,14 @@ several short calls. The last, or one of ``--budget 0``, only reports.
 
 import argparse
 import json
+import multiprocessing
 import os
-import subprocess
 import sys
 import time
 import traceback
 from collections.abc import Iterator, Sequence
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import contract
@@ -33,49 +35,72 @@ from fit_runs import Kept, Run, take_up
 
 HERE = Path(__file__).resolve()
 AGAIN = " (again)"
+PROCESSES = multiprocessing.get_context("forkserver")
+"""Every run's process is a fork of one that has imported what all need, and has done nothing else:
+imports were 5 of a run's 15 seconds."""
+PROCESSES.set_forkserver_preload(["training", "detector", "torch._dynamo", "torchvision"])
 
 
 def one(options: argparse.Namespace) -> int:
     """One run, in this process: a line of JSON on stdout, or a traceback on stderr."""
     output = contract.take_stdout()
+    found = tried(options)
+    if "error" not in found:
+        print(json.dumps(found), file=output, flush=True)
+    return int("error" in found)
+
+
+def tried(options: argparse.Namespace) -> Run:
+    """What a run in this process says; ``error`` says why it failed, after a traceback."""
     try:
         import training
 
-        options.workers = workers_of(options)
-        found = training.run(options)
-    except Exception:
+        return training.run(options)
+    except Exception as error:
         traceback.print_exc()
-        return 1
-    print(json.dumps(found), file=output, flush=True)
-    return 0
+        return {"error": f"failed: {traceback.format_exception_only(error)[-1].strip()}"}
 
 
 def start(name: str, options: argparse.Namespace) -> Run:
     """One run, in a process of its own that ``took`` so long; ``error`` says why it failed."""
-    given = ("epochs", "batch", "size", "records", "workers", "cores", "backend", "model")
-    asked = {key: getattr(options, key) for key in given if getattr(options, key) is not None}
-    words = [f"--{key}={value}" for key, value in asked.items()]
-    command = [sys.executable, str(HERE), "--arm", name.removesuffix(AGAIN), *words]
-    environment = os.environ | {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+    workers = workers_of(options)
+    asked = argparse.Namespace(
+        **(vars(options) | {"arm": name.removesuffix(AGAIN), "workers": workers})
+    )
+    receiver, sender = PROCESSES.Pipe(duplex=False)
     began = time.monotonic()
+    usual = multiprocessing.get_start_method()
+    process = PROCESSES.Process(target=tell, args=(sender, asked, usual))
+    process.start()
+    sender.close()
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=options.timeout, env=environment
-        )
-    except subprocess.TimeoutExpired:
-        found = {"error": f"failed: not done after {options.timeout} s"}
-    else:
-        found = told(done)
+        found = answer(receiver, process, options.timeout)
+    finally:
+        process.kill()
+        process.join()
     return found | {"arm": name, "took": time.monotonic() - began}
 
 
-def told(done: subprocess.CompletedProcess[str]) -> Run:
-    """What a process that has ended says of its run."""
-    if done.returncode:
-        sys.stderr.write(done.stderr)
-        last = (done.stderr.strip().splitlines() or [""])[-1]
-        return {"error": f"failed: exit code {done.returncode}: {last}"}
-    return json.loads(done.stdout.splitlines()[-1])
+def answer(receiver: Connection, process: BaseProcess, timeout: float) -> Run:
+    """What a process says of its run, once it has ended."""
+    if not receiver.poll(timeout):
+        return {"error": f"failed: not done after {timeout} s"}
+    try:
+        found = receiver.recv()
+    except EOFError:
+        process.join()
+        return {"error": f"failed: the process ended with exit code {process.exitcode}"}
+    process.join(timeout)
+    return found
+
+
+def tell(sender: Connection, options: argparse.Namespace, usual: str) -> None:
+    """A run in a process of its own, and what it says sent to who started it.
+
+    Its workers start as is ``usual``, not as it was started.
+    """
+    multiprocessing.set_start_method(usual, force=True)
+    sender.send(tried(options))
 
 
 def rounds(names: Sequence[str], pairs: int) -> Iterator[tuple[int, str]]:
@@ -208,6 +233,8 @@ def main() -> int:
     options, _ = parser.parse_known_args()
     if options.arm:
         return one(options)
+    # Where the server of PROCESSES finds what it imports.
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE.parent), *sys.path])
     script = str(named(options))
     contract.main(
         script, measure, description=__doc__, against="ultralytics", configure=add_options

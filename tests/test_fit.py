@@ -372,6 +372,6 @@ def test_who_fails_is_a_row_that_says_so() -> None:
     assert (row["who"], row["value"], row["note"]) == (
         "nobody",
         None,
-        "failed: exit code 1: KeyError: 'nobody'",
+        "failed: KeyError: 'nobody'",
     )
     assert "Traceback" in done.stderr
