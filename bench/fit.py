@@ -139,7 +139,7 @@ def case_of(options: argparse.Namespace) -> str:
     what += f", all {options.backend}" if options.backend else ""
     return (
         f"fit{what}, {options.epochs} epochs of {options.records} photos, {options.size}, batch "
-        f"{options.batch}, {workers_of(options)} workers, {cores_of(options)} cores"
+        f"{options.batch}, {workers_of(options)} workers at most, {cores_of(options)} cores"
     )
 
 
