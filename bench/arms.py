@@ -118,7 +118,7 @@ class Ours:
         workers = task.workers if self.most is None else min(task.workers, self.most)
         loader = make(workers=workers)
         chosen = next(iter(loader.backends.values()))
-        note = f"{workers} workers {chosen.worker}, device {chosen.device}"
+        note = f"{workers} workers, {chosen.worker}; device {chosen.device}"
         return Input(
             lambda: loader, ours_ready, loader.close, lambda: loader.stats().completed,
             loader.state_dict, note,
