@@ -35,6 +35,8 @@ from fit_runs import Kept, Run, take_up
 
 HERE = Path(__file__).resolve()
 AGAIN = " (again)"
+NOTHING = "nothing"
+"""The control among the features."""
 PROCESSES = multiprocessing.get_context("forkserver")
 """Every run's process is a fork of one that has imported what all need, and has done nothing else:
 imports were 5 of a run's 15 seconds."""
@@ -173,17 +175,25 @@ def measure(options: argparse.Namespace) -> list[Row]:
 def ablation(
     options: argparse.Namespace, features: dict[str, tuple[str, str]], kept: Kept
 ) -> list[Row]:
-    """A table a feature: the arm without it, the arm with it, and the first once more."""
+    """A table a feature: the arm without it against the arm with it, in the same rounds.
+
+    An arm runs once a round, for all features that want it and for the main table: what is kept of
+    that is taken up. The last table is the control, an arm against itself.
+    """
     chosen = options.arms.split(",") if options.arms else list(features)
+    asked = {feature: features[feature] for feature in chosen}
+    arm = next(iter(asked.values()))[1]
+    asked[NOTHING] = (arm + AGAIN, arm)
+    names = list(dict.fromkeys(name for both in asked.values() for name in both))
+    case = case_of(options)
+    found = compete(case, names, options, kept)
     rows, gains = [], {}
-    for feature in chosen:
-        without, having = features[feature]
-        case = f"{feature}: {case_of(options)}"
-        found = compete(case, [without, having, without + AGAIN], options, kept)
-        rows += report(case, found, [without])
-        gains[feature] = gains_of(found, without)
+    for feature, (without, having) in asked.items():
+        both = {name: found[name] for name in (without, having)}
+        rows += report(f"{feature}: {case}", both, [without])
+        gains[feature] = gains_of(found[having], found[without])
     if options.plot:
-        draw_features(case_of(options), gains, options.plot)
+        draw_features(case, gains, options.plot)
     return rows
 
 

@@ -105,10 +105,9 @@ def fewer(seconds: float, others: float) -> float:
     return 100 * (1 - seconds / others)
 
 
-def gains_of(found: dict[str, dict[int, Run]], without: str) -> list[list[float]]:
-    """What each other arm saves against ``without``, pair by pair; nothing where one failed."""
-    good = {name: runs if succeeded(runs) else {} for name, runs in found.items()}
-    return [paired(good[name], good[without], fewer) for name in found if name != without]
+def gains_of(having: dict[int, Run], without: dict[int, Run]) -> list[float]:
+    """What an arm saves against another, pair by pair; nothing where one of them failed."""
+    return paired(having, without, fewer) if succeeded(having) and succeeded(without) else []
 
 
 def idle(case: str, found: dict[str, dict[int, Run]]) -> list[Row]:
@@ -171,17 +170,17 @@ def draw(case: str, found: dict[str, dict[int, Run]], file: Path) -> None:
     figure.savefig(file, dpi=150)
 
 
-def draw_features(case: str, gains: dict[str, list[list[float]]], file: Path) -> None:
-    """Seconds saved by each feature, a dot a pair; in grey, by nothing at all."""
+def draw_features(case: str, gains: dict[str, list[float]], file: Path) -> None:
+    """Seconds saved by each feature, a dot a pair; the last, in grey, is the control."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8, 0.5 * len(gains) + 1.8), layout="constrained")
+    figure = Figure(figsize=(8, 0.4 * len(gains) + 1.8), layout="constrained")
     axes = figure.subplots()
-    for at, both in enumerate(gains.values()):
-        for values, color, shift in zip(both, ("C0", "0.7"), (-0.17, 0.17), strict=False):
-            if values:
-                axes.barh(at + shift, statistics.median(values), color=color, height=0.32)
-            axes.plot(values, [at + shift] * len(values), "k.", markersize=4)
+    for at, values in enumerate(gains.values()):
+        if values:
+            color = "C0" if at < len(gains) - 1 else "0.7"
+            axes.barh(at, statistics.median(values), color=color, height=0.6)
+        axes.plot(values, [at] * len(values), "k.", markersize=4)
     axes.axvline(0.0, color="k", linewidth=0.8)
     axes.set(
         yticks=range(len(gains)), yticklabels=list(gains), xlabel="% of the fit's seconds saved"
@@ -190,5 +189,5 @@ def draw_features(case: str, gains: dict[str, list[list[float]]], file: Path) ->
     axes.grid(axis="x", alpha=0.3)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.set_title(f"{case}\ngrey: the same arm against itself", fontsize=9)
+    axes.set_title(f"{case}\ngrey: an arm against itself", fontsize=9)
     figure.savefig(file, dpi=150)

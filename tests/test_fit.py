@@ -293,7 +293,8 @@ def test_an_arm_of_fewer_rounds_is_compared_where_both_ran(detector: ModuleType)
     assert rows[fewer, "fnpipe/plan"].note.endswith("50.0 to 50.0 in 1 pairs")
     assert rows[fewer, "late"].value is None
     assert rows[fewer, "late"].note == "no round in common"
-    assert fit.gains_of(found, "peer") == [[50.0], [], []]
+    gains = [fit.gains_of(found[name], found["peer"]) for name in ("fnpipe/plan", "late", "never")]
+    assert gains == [[50.0], [], []]
 
 
 @pytest.fixture
@@ -327,6 +328,23 @@ def test_kept_runs_are_taken_up_and_not_made_again(started: list[str], tmp_path:
     compete(file, "a", case="another")
     assert started[6:] == ["a", "a"]
     assert len(file.read_text().splitlines()) == 8
+
+
+def test_an_arm_runs_once_a_round_for_all_features(started: list[str], tmp_path: Path) -> None:
+    fit = importlib.import_module("fit")
+    options = argparse.Namespace(
+        pairs=2, arms=None, model="nano", backend=None, epochs=1, records=8, size=64, batch=4,
+        workers=2, cores=2, plot=tmp_path / "features.png",
+    )  # fmt: skip
+    kept = importlib.import_module("fit_runs").take_up(None, math.inf)
+    features = {"cache": ("slow", "fast"), "fused": ("eager", "fast")}
+    rows = {(r.case, r.who): r for r in fit.ablation(options, features, kept)}
+    assert started[:4] == ["slow", "fast", "eager", "fast (again)"] == started[:3:-1]
+    case = fit.case_of(options)
+    for feature, without in (("cache", "slow"), ("fused", "eager"), ("nothing", "fast (again)")):
+        saved = rows[f"{feature}: {case}: seconds fewer than {without}", "fast"]
+        assert (saved.value, saved.note) == (0.0, "1.00 times as fast, 0.0 to 0.0 in 2 pairs")
+    assert options.plot.stat().st_size > 10_000
 
 
 def test_a_run_cut_off_or_of_other_code_is_left_out_and_said(
