@@ -27,6 +27,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fnpipe.types import ArgumentError, NumericsError
@@ -80,7 +81,7 @@ REASONS = {
     "sqrt": "CUDA compiles it to an approximation under some flags",
     "reciprocal": "a * (1 / b) is not a / b: it changed 56,055 of 786,432 words",
 }
-LOAD = "import sys, torch; torch._inductor.aoti_load_package(sys.argv[1])"
+LOAD = "import sys; from fnpipe.numerics import load; load(sys.argv[1])"
 """A program that loads a package."""
 TRIAL = 120
 """Seconds that a new package may take to load; 4 s with torch's import."""
@@ -263,23 +264,30 @@ def package(
     """An AOTInductor package of ``fn`` for this CPU: built once, loaded in milliseconds.
 
     ``key`` must change whenever ``fn`` computes something else (its sources, constants, static
-    sizes); torch's version, the processor's instruction set and the shapes of ``example`` are added
+    sizes); torch's version, the processor's instructions and the shapes of ``example`` are added
     here. The file appears whole or not at all, also with several builders at once. Errors:
     NumericsError without a C++ compiler, or with one whose packages cannot be loaded.
     """
     shapes = [(tuple(t.shape), str(t.dtype)) for t in example]
-    facts = (
-        key,
-        torch.__version__,
-        torch.backends.cpu.get_cpu_capability(),
-        shapes,
-        options(),
-    )
+    # By name: hosts that share a home may differ within what torch calls AVX512.
+    instructions = sorted(name for name, has in torch.cpu.get_capabilities().items() if has is True)
+    facts = key, torch.__version__, instructions, shapes, options()
     name = hashlib.blake2s(repr(facts).encode(), digest_size=16).hexdigest()
     path = cache_folder() / f"{fn.__name__}-{name}.pt2"
     if not path.exists():
         _build(fn, tuple(example), path, dynamic_shapes)
-    return torch._inductor.aoti_load_package(str(path), run_single_threaded=False)
+    return load(str(path))
+
+
+def load(path: str) -> Callable[..., Any]:
+    """The function in a package.
+
+    Not by ``aoti_load_package``: its torch 2.11 first compiles and runs ten programs, 30 to 45 s in
+    every process, to warn of a package from another processor; :func:`package` names that.
+    """
+    runner = torch._C._aoti.AOTIModelPackageLoader(path, "model", False, 1, -1)  # type: ignore[attr-defined]
+    form = pytree.treespec_loads(runner.get_call_spec()[1])
+    return lambda *tensors: pytree.tree_unflatten(runner.boxed_run(list(tensors)), form)
 
 
 def _build(
