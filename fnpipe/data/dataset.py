@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ from fnpipe.data.decode import PIXEL_LIMIT, read_image, read_packed
 from fnpipe.ops.annotate import take
 from fnpipe.ops.points import gather_ragged
 from fnpipe.ops.warp import pack_image
-from fnpipe.types import Image, Offsets, Sample, Sizes, Targets, Words
+from fnpipe.types import ArgumentError, Image, Offsets, Sample, Sizes, Targets, Words
 
 
 @dataclass(frozen=True)
@@ -134,6 +135,43 @@ class Dataset:
         words = (self.names, self.categories, self.keypoint_flip, self.task)
         digest.update(repr(words).encode())
         return digest.hexdigest()
+
+
+def reading(data: Dataset) -> str:
+    """How a subclass reads photos in a way of its own: its name, and the fields that it adds.
+
+    Empty where it reads files as they are.
+    """
+    kind = type(data)
+    if kind.read is Dataset.read:
+        return ""
+    added = {n: v for n, v in vars(data).items() if n not in Dataset.__dataclass_fields__}
+    return f"{kind.__module__}.{kind.__qualname__}{added!r}"
+
+
+def check_pool(pool: Any, data: Dataset) -> None:
+    """Errors: ArgumentError where a pool holds other photos than ``data``, or in other order."""
+    own = getattr(pool, "data", None)
+    if own is not None and not _same_photos(own, data):
+        raise ArgumentError(
+            f"pool holds {len(own)} photos that are not data's {len(data)}, or are read in another "
+            "way or size: pass pool.data as data"
+        )
+
+
+def _same_photos(data: Dataset, other: Dataset) -> bool:
+    """Whether row by row two data sets read the same files, in the same way, to the same sizes."""
+    if data is other:
+        return True
+    if reading(data) != reading(other) or not torch.equal(data.sizes, other.sizes):
+        return False
+    here, there = (replace(each, root=each.root.resolve()) for each in (data, other))
+    tables = ("path_offsets", "path_bytes")
+    if here.root == there.root and all(
+        torch.equal(getattr(here, name), getattr(there, name)) for name in tables
+    ):
+        return True
+    return all(here.path(i) == there.path(i) for i in range(len(here)))
 
 
 def pack_names(names: Iterable[str]) -> tuple[UInt8[Tensor, " c"], Offsets]:

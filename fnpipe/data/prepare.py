@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float64, UInt8
 from torch import Tensor
 
-from fnpipe.data.dataset import Dataset
+from fnpipe.data.dataset import Dataset, reading
 from fnpipe.types import ArgumentError, Image, Sizes, Targets
 
 
@@ -26,13 +26,18 @@ def prepare(data: Dataset, *, longest: int) -> Prepared:
     """``data`` with every photo's longer side at most ``longest`` pixels, its targets to scale.
 
     Photos are shrunk by area (:func:`fnpipe.data.prepare.shrink`) whenever they are read, and never
-    enlarged. Preparing what is prepared resamples once, to the smaller of the two sizes. Errors:
-    ArgumentError for ``longest`` below 1.
+    enlarged. What is prepared already would be resampled twice, and a subclass that reads photos in
+    a way of its own would no longer. Errors: ArgumentError for either, and for ``longest`` below 1.
     """
     if longest < 1:
         raise ArgumentError(f"longest wanted at least 1 pixel, came {longest}")
     if isinstance(data, Prepared):
         raise ArgumentError(f"data is prepared already (longest={data.longest}); prepare the first")
+    if reading(data):
+        raise ArgumentError(
+            f"data reads photos in a way of its own ({type(data).__name__}), which prepare() does "
+            "not know; shrink them there (fnpipe.data.prepare.shrink)"
+        )
     sizes = fit(data.sizes, longest)
     scale = sizes.to(torch.float64) / data.sizes.clamp(min=1)
     fields = {name: getattr(data, name) for name in Dataset.__dataclass_fields__}
