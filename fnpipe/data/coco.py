@@ -67,7 +67,8 @@ def read_coco(
     - ``rows``: "drop" an annotation that cannot be understood, and report it, or "raise".
     - ``unreadable``: "drop" missing and broken photos with their annotations, or "raise".
     - ``scan``: check a photo's "header" and last bytes; or all its pixels ("decode"); or only that
-      it is there ("trust"), and believe the sizes in the file, wrong for photos that EXIF turns.
+      it is there ("trust"), and believe the sizes in the file. Where they are wrong, as often for
+      photos that EXIF turns, reading the photo is an error.
     - ``keypoint_flip``: the keypoint that takes each one's place in a mirrored image; by default
       "left" and "right" change places in the keypoints' names, if they occur.
     - ``stay_inside``: raise where a file name leads out of ``images``, by ".." or as an absolute

@@ -17,7 +17,11 @@ from fnpipe.data.decode import PIXEL_LIMIT, read_image, read_packed
 from fnpipe.ops.annotate import take
 from fnpipe.ops.points import gather_ragged
 from fnpipe.ops.warp import pack_image
-from fnpipe.types import ArgumentError, Image, Offsets, Sample, Sizes, Targets, Words
+from fnpipe.types import ArgumentError, DataError, Image, Offsets, Sample, Sizes, Targets, Words
+
+
+class Changed(DataError):
+    """A photo is not the one that the data set was read from."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +75,13 @@ class Dataset:
         return self.root / os.fsdecode(self.path_bytes[start:stop].numpy().tobytes())
 
     def read(self, index: int) -> Image:
-        """Photo ``index``, uint8 [3, h, w], upright, RGB. ``DataError`` names the file."""
-        return read_image(self.path(index), pixel_limit=self.pixel_limit)
+        """Photo ``index``, uint8 [3, h, w], upright, RGB.
+
+        Errors: DataError, which names the file, also where it has another size than in ``sizes``.
+        """
+        image = read_image(self.path(index), pixel_limit=self.pixel_limit)
+        self._check_size(index, (image.shape[2], image.shape[1]))
+        return image
 
     def read_packed(
         self, index: int, *, path: str | None = None, contents: bytes | None = None
@@ -83,10 +92,22 @@ class Dataset:
         otherwise, it is what that reads.
         """
         if type(self).read is not Dataset.read:
-            return pack_image(self.read(index))
-        return read_packed(
-            path or self.path(index), contents=contents, pixel_limit=self.pixel_limit
-        )
+            words, size = pack_image(self.read(index))
+        else:
+            words, size = read_packed(
+                path or self.path(index), contents=contents, pixel_limit=self.pixel_limit
+            )
+        self._check_size(index, size)
+        return words, size
+
+    def _check_size(self, index: int, size: tuple[int, int]) -> None:
+        """Errors: Changed where a photo has another width, height than all else counts on."""
+        width, height = self.sizes[index].tolist()
+        if size != (width, height):
+            raise Changed(
+                f"{self.path(index)}: {size[0]} x {size[1]} pixels, the data set says "
+                f"{width} x {height}; read the data set anew"
+            )
 
     def __getitem__(self, index: int) -> Sample:
         """Photo ``index`` with a copy of its targets (``owner`` all 0). Raises ``IndexError``."""

@@ -20,7 +20,7 @@ from torch import Tensor
 from tqdm import tqdm
 from xxhash import xxh3_128
 
-from fnpipe.data.dataset import Dataset
+from fnpipe.data.dataset import Changed, Dataset
 from fnpipe.data.pool_file import (
     DONE,
     PENDING,
@@ -60,10 +60,6 @@ turn spins. A row after each photo's words made two processes spin for 6 % of th
 PLACE = ["start", "width", "height"]
 SHAPE = ["width", "height", "length"]
 STATUS = ["length", "modified", "changed"]
-
-
-class Changed(DataError):
-    """A photo is not the one that the data set was read from."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -291,12 +287,7 @@ def _fill(part: PoolFile, descriptor: int, index: int, data: Dataset, wanted: En
     with contextlib.suppress(OSError), open(path, "rb") as file:
         contents = file.read()
         row["content"] = np.frombuffer(xxh3_128(contents).digest(), np.uint8)
-    words, (width, height) = data.read_packed(wanted.photos[index], path=path, contents=contents)
-    if (width, height) != (row["width"], row["height"]):
-        raise Changed(
-            f"{path}: {width} x {height} pixels, the data set says "
-            f"{row['width']} x {row['height']}; read the data set anew"
-        )
+    words, _ = data.read_packed(wanted.photos[index], path=path, contents=contents)
     if status(path) != tuple(row[STATUS].tolist()):
         raise Changed(f"{path}: it changed while the pool was built; build it again")
     row["check"], row["state"] = checksum(words), DONE

@@ -8,6 +8,7 @@ from jaxtyping import Float64, UInt8
 from torch import Tensor
 
 from fnpipe.data.dataset import Dataset, reading
+from fnpipe.data.decode import read_image
 from fnpipe.types import ArgumentError, Image, Sizes, Targets
 
 
@@ -19,7 +20,9 @@ class Prepared(Dataset):
 
     def read(self, index: int) -> Image:
         """Photo ``index``, uint8 [3, h, w], upright, RGB, shrunk. ``DataError`` names the file."""
-        return shrink(super().read(index), self.longest)
+        image = shrink(read_image(self.path(index), pixel_limit=self.pixel_limit), self.longest)
+        self._check_size(index, (image.shape[2], image.shape[1]))
+        return image
 
 
 def prepare(data: Dataset, *, longest: int) -> Prepared:

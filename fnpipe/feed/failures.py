@@ -55,7 +55,7 @@ def failure(job: Job, address: Address, ids: Tensor, error: Exception, who: str)
     """``error`` with the sample that causes it, its stage, and the code that repeats it."""
     trace = "".join(traceback.format_exception(error)).rstrip()
     ours = (ArgumentError, DataError, NumericsError, LoaderError)
-    kind = type(error) if type(error) in ours else LoaderError
+    kind = next((kind for kind in ours if isinstance(error, kind)), LoaderError)
     epoch, step, *_ = address
     where = f"{who}, epoch {epoch}, step {step}"
     # What the machine lacks is no sample's fault.

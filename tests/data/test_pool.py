@@ -219,6 +219,15 @@ def test_a_photo_of_another_size_than_the_data_set_says_is_refused(write_photos,
     )
 
 
+def test_a_photo_beyond_a_prefix_that_has_another_size_is_refused(write_photos, make_pool):
+    data = write_photos(3)
+    made = make_pool(data, limit=8000, overflow="prefix")
+    assert made.held.tolist() == [True, True, False]
+    Image.new("RGB", (7, 9)).save(data.root / "2.png")
+    with pytest.raises(DataError, match="7 x 9 pixels, the data set says 28 x 22; read the data"):
+        fp.make_batch(data, fp.pipe(fp.crop(8)), [1, 2], seed=0, pool=made)
+
+
 def test_case_98_a_photo_of_equal_size_and_mtime_is_served_anew(
     write_photos, make_pool, assert_holds, words_of
 ):

@@ -1,11 +1,13 @@
 """A sample that fails: who it is, at what, how to see it again, and who takes its place."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from PIL import Image as pillow
 from torch import Tensor
 
 import fnpipe as fp
@@ -122,12 +124,12 @@ class Broken:
         raise OSError("no draw today")
 
 
-def test_what_fails_together_only_is_told_of_all(data: Dataset):
+def test_what_fails_together_only_is_told_of_all(data: Dataset, tmp_path: Path):
     """Two photos of unlike size make no batch, though each is one alone."""
-    unlike = object.__new__(Dataset)
-    sizes = data.sizes.clone()
+    root, sizes = shutil.copytree(data.root, tmp_path / "unlike"), data.sizes.clone()
+    pillow.new("RGB", (9, 9)).save(root / "4.png")
     sizes[4] = 9
-    vars(unlike).update(vars(data), sizes=sizes)
+    unlike = replace(data, root=root, sizes=sizes)
     with pytest.raises(ArgumentError) as caught:
         list(load(unlike, pipeline=fp.pipe(), shuffle=False))
     assert str(caught.value).startswith("no worker, epoch 0, step 0, samples [0, 1, 2, 3, 4]: ")
