@@ -120,10 +120,11 @@ class Dataset:
     def subset(self, indices: Iterable[int] | Tensor) -> "Dataset":
         """The photos ``indices``, in that order, as a data set of its own.
 
-        ``targets.ids`` count the rows of the new one; ``image_ids`` stay.
+        ``targets.ids`` count the rows of the new one; ``image_ids`` stay. Errors: ArgumentError for
+        what is no integers, as a mask is none.
         """
-        chosen = indices if isinstance(indices, Tensor) else torch.tensor([*indices])
-        chosen = torch.arange(len(self))[chosen.to(torch.int64)]
+        given = indices if isinstance(indices, Tensor) else torch.tensor([*indices])
+        chosen = torch.arange(len(self))[as_rows("indices", given)]
         rows, offsets = gather_ragged(self.offsets, chosen)
         letters, path_offsets = gather_ragged(self.path_offsets, chosen)
         owner = torch.repeat_interleave(torch.arange(len(chosen)), offsets.diff())
@@ -193,6 +194,15 @@ def _same_photos(data: Dataset, other: Dataset) -> bool:
     ):
         return True
     return all(here.path(i) == there.path(i) for i in range(len(here)))
+
+
+def as_rows(name: str, given: Tensor) -> Int64[Tensor, " n"]:
+    """An argument as row numbers. Errors: ArgumentError for what is no integers, as a mask is."""
+    if given.numel() and (given.dtype == torch.bool or given.is_floating_point()):
+        raise ArgumentError(
+            f"{name} wanted integers, came {given.dtype}; of a mask take mask.nonzero().flatten()"
+        )
+    return given.to(torch.int64).reshape(-1)
 
 
 def pack_names(names: Iterable[str]) -> tuple[UInt8[Tensor, " c"], Offsets]:

@@ -17,7 +17,7 @@ from fnpipe.data.coco import read_coco
 from fnpipe.data.dataset import Dataset, Report
 from fnpipe.data.prepare import prepare
 from fnpipe.ops.warp import unpack
-from fnpipe.types import DataError
+from fnpipe.types import ArgumentError, DataError
 
 
 @pytest.fixture
@@ -109,6 +109,11 @@ def test_a_subset_is_a_data_set(pair: Dataset):
     assert part.targets.rings.instance_offsets.tolist() == [0, 1, 1, 2, 2, 3]
     assert torch.equal(part[1].image, pair[0].image)
     assert len(pair.subset([])) == 0
+    for mask in (torch.tensor([True, False, True]), [True, False, True]):
+        with pytest.raises(
+            ArgumentError, match=r"indices wanted integers, came torch\.bool; of a m"
+        ):
+            pair.subset(mask)
     assert len(pair.subset(torch.tensor([True, False, True]).nonzero().squeeze(1))) == 2
 
 
