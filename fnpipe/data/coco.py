@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import re
 from collections.abc import Callable, Container, Iterable, Sequence
 from functools import partial
@@ -24,6 +23,7 @@ from fnpipe.data.build import (
 )
 from fnpipe.data.dataset import Dataset
 from fnpipe.data.decode import PIXEL_LIMIT
+from fnpipe.data.pairs import leads_out
 from fnpipe.data.rle import decode_rle
 from fnpipe.ops.points import check_keypoint_flip
 from fnpipe.ops.trace import trace_mask
@@ -125,7 +125,7 @@ def _load(source: Path) -> Json:
 
 def _file_name(photo: Json, stay_inside: bool) -> str:
     name = photo["file_name"]
-    if stay_inside and (os.path.isabs(name) or os.path.normpath(name).split(os.sep)[0] == ".."):
+    if stay_inside and leads_out(name):
         raise DataError(
             f"image {photo['id']}: file_name {name!r} leads out of the image folder; "
             "pass stay_inside=False to allow it"

@@ -58,6 +58,11 @@ def swap_folder(photo: Path, labels: str) -> Path:
     return Path(*folders, photo.name).with_suffix(".txt")
 
 
+def leads_out(name: str) -> bool:
+    """Whether a file name leads out of the folder that it is relative to."""
+    return os.path.isabs(name) or os.path.normpath(name).split(os.sep)[0] == ".."
+
+
 def check_pairs(root: Path, pairs: list[tuple[Path, Path]], notes: Notes) -> None:
     """Each label file belongs to one photo, and there is one at all."""
     if not pairs:
