@@ -23,7 +23,7 @@ def find_photos(entry: str | Sequence[str], root: Path) -> Iterator[Path]:
     if place.is_dir():
         yield from sorted(_walk(place), key=str)
     elif place.is_file():
-        lines = place.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+        lines = place.read_text(encoding="utf-8-sig", errors="surrogateescape").splitlines()
         for line in filter(None, map(str.strip, lines)):
             yield Path(os.path.abspath(place.parent / line))
     else:
