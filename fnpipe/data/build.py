@@ -23,7 +23,7 @@ from fnpipe.types import ArgumentError, DataError, Rings, Targets
 
 Numbers = Sequence[int | float]
 
-FAULTS = (AttributeError, LookupError, TypeError, ValueError)
+FAULTS = (AttributeError, LookupError, OverflowError, TypeError, ValueError)
 """What reading a file raises that is not what it should be."""
 MAX_LINES = 100
 """Lines of a report for one kind of problem."""

@@ -145,7 +145,7 @@ def _check_photos(
         _check_id(photo["id"], photos, "image")
         said = photo.get("width", size[0]), photo.get("height", size[1])
         if scan == "trust":
-            said = size = photo["width"], photo["height"]
+            said = size = _said(photo)
         if said != size:
             notes.add(
                 "size differs", f"{root / file}: {size[0]} x {size[1]}, not {said[0]} x {said[1]}"
@@ -154,9 +154,20 @@ def _check_photos(
     return photos
 
 
+def _said(photo: Json) -> tuple[int, int]:
+    """Width and height as the file has them, to be trusted."""
+    width, height = sides = photo["width"], photo["height"]
+    if not all(isinstance(side, int | float) and side >= 1 and side == int(side) for side in sides):
+        raise DataError(
+            f"image {photo['id']}: wanted a width and a height in whole pixels, got {width!r} and "
+            f"{height!r}"
+        )
+    return int(width), int(height)
+
+
 def _check_id(id: object, others: Container[object], what: str) -> None:
-    if not isinstance(id, int):
-        raise DataError(f"{what} {id!r}: wanted an integer id")
+    if not (isinstance(id, int) and -(2**63) <= id < 2**63):
+        raise DataError(f"{what} {id!r}: wanted an integer id of 64 bits")
     if id in others:
         raise DataError(f"{what} {id}: two have this id")
 
@@ -177,7 +188,7 @@ def _keep(instance: Json, listed: set[int], photos: Photos, crowd: str, notes: N
         notes.add("orphan annotation", f"{name}: no image {photo}")
     elif photo not in photos:
         notes.add("annotation of a dropped photo", f"{name}: image {photo}")
-    elif crowd == "drop" and instance.get("iscrowd"):
+    elif crowd == "drop" and _is_crowd(instance):
         notes.add("crowd dropped", name)
     else:
         return True
@@ -199,7 +210,7 @@ def _collect(
         each(lambda instance: _label(instance, labels)),
         scale=torch.ones(len(instances), 2, dtype=torch.float64),
         boxes=each(_box),
-        ignore=each(lambda instance: bool(instance.get("iscrowd"))),
+        ignore=each(_is_crowd),
         outlines=each(_outline) if task == "segment" else None,
         poses=each(lambda instance: _pose(instance, k)) if task == "pose" else None,
         keypoints=k,
@@ -221,6 +232,13 @@ def _is_sound(notes: Notes, read: Callable[..., Any], *arguments: Any) -> bool:
     with notes.refusals():
         return bool(read(*arguments))
     return False
+
+
+def _is_crowd(instance: Json) -> bool:
+    given = instance.get("iscrowd") or 0
+    if given not in (0, 1):
+        raise ValueError(f"iscrowd: wanted 0 or 1, got {given!r}")
+    return bool(given)
 
 
 def _label(instance: Json, labels: dict[int, int]) -> int:
