@@ -89,7 +89,7 @@ def read_coco(
         keep = partial(_keep, listed=listed, photos=photos, crowd=crowd, notes=notes)
         instances = [i for i in document["annotations"] if _is_sound(notes, _read, i, keep)]
         k = _keypoint_count(kinds.values(), instances) if task == "pose" else 0
-        rest = list(photos), list(kinds), task, k
+        rest = photos, list(kinds), task, k
         if notes.tolerant:
             instances = [i for i in instances if _is_sound(notes, _collect, [i], *rest)]
         targets = _collect(instances, *rest)
@@ -196,7 +196,7 @@ def _keep(instance: Json, listed: set[int], photos: Photos, crowd: str, notes: N
 
 
 def _collect(
-    instances: list[Json], photos: list[int], categories: list[int], task: str, k: int
+    instances: list[Json], photos: Photos, categories: list[int], task: str, k: int
 ) -> Targets:
     """One row an annotation, in pixels, uncut."""
     rows = {photo: row for row, photo in enumerate(photos)}
@@ -205,16 +205,19 @@ def _collect(
     def each(read: Callable[[Json], T]) -> list[T]:
         return [_read(instance, read) for instance in instances]
 
+    def sized(read: Callable[[Json, tuple[int, int]], T]) -> list[T]:
+        return each(lambda instance: read(instance, photos[instance["image_id"]][1]))
+
     return collect(
         each(lambda instance: rows[instance["image_id"]]),
         each(lambda instance: _label(instance, labels)),
         scale=torch.ones(len(instances), 2, dtype=torch.float64),
-        boxes=each(_box),
+        boxes=sized(_box),
         ignore=each(_is_crowd),
-        outlines=each(_outline) if task == "segment" else None,
+        outlines=sized(_outline) if task == "segment" else None,
         poses=each(lambda instance: _pose(instance, k)) if task == "pose" else None,
         keypoints=k,
-        quads=each(_corners) if task == "obb" else None,
+        quads=sized(_corners) if task == "obb" else None,
     )
 
 
@@ -247,20 +250,20 @@ def _label(instance: Json, labels: dict[int, int]) -> int:
     return labels[instance["category_id"]]
 
 
-def _box(instance: Json) -> Numbers:
+def _box(instance: Json, size: tuple[int, int]) -> Numbers:
     """Sides x0, y0, x1, y1 of ``bbox``, else of the segmentation, else NaN."""
     if not instance.get("bbox"):
-        points = [*chain.from_iterable(_outline(instance))]
+        points = [*chain.from_iterable(_outline(instance, size))]
         x, y = points[::2], points[1::2]
         return (min(x), min(y), max(x), max(y)) if points else (math.nan,) * 4
     x, y, width, height = _finite("bbox", instance["bbox"], 4)
     return x, y, x + width, y + height
 
 
-def _corners(instance: Json) -> Numbers:
+def _corners(instance: Json, size: tuple[int, int]) -> Numbers:
     if "obb" in instance:
         return _finite("obb", instance["obb"], 8)
-    x0, y0, x1, y1 = _box(instance)
+    x0, y0, x1, y1 = _box(instance, size)
     return x0, y0, x1, y0, x1, y1, x0, y1
 
 
@@ -273,11 +276,16 @@ def _pose(instance: Json, k: int) -> Numbers:
     return [n for x, y, flag in points for n in ((x + 0.5, y + 0.5, flag) if flag else (0, 0, 0))]
 
 
-def _outline(instance: Json) -> list[Numbers]:
-    """Rings as x, y, x, y, ..."""
+def _outline(instance: Json, size: tuple[int, int]) -> list[Numbers]:
+    """Rings as x, y, x, y, ... A mask must be as large as its photo, else it lies elsewhere."""
     parts = instance.get("segmentation") or []
     if isinstance(parts, dict):
         height, width = parts["size"]
+        if (width, height) != size:
+            raise ValueError(
+                f"segmentation: RLE of size [{height}, {width}]; wanted [{size[1]}, {size[0]}], "
+                "the photo's height and width"
+            )
         rings = trace_mask(decode_rle(parts["counts"], height, width))
         return [ring.flatten().tolist() for ring in rings]
     for part in parts:

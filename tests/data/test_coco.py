@@ -247,7 +247,16 @@ def test_names_are_literal_and_may_lead_out_where_allowed(
         ("segment", {"segmentation": [[1, 2, 3]]}, "segmentation: wanted lists of x, y, x, y, "),
         ("segment", {"segmentation": [1, 2, 3]}, "segmentation: wanted lists of x, y, x, y, "),
         ("segment", {"segmentation": [[1, 2, 3, float("inf")]]}, "segmentation: wanted finite"),
-        ("segment", {"segmentation": {"counts": [1], "size": [2, 2]}}, "RLE runs: wanted 2 x 2"),
+        (
+            "segment",
+            {"segmentation": {"counts": [1], "size": [100, 100]}},
+            "RLE runs: wanted 100 x 100",
+        ),
+        (
+            "segment",
+            {"segmentation": {"counts": [0, 4], "size": [2, 2]}},
+            "segmentation: RLE of size [2, 2]; wanted [100, 100], the photo's height and width",
+        ),
         ("segment", {"segmentation": {"counts": [4]}}, "no 'size'"),
         ("pose", {"keypoints": [1, 2]}, "keypoints: wanted 9 numbers, got 2"),
         ("pose", {"keypoints": [1, 2, 3] * 3}, "keypoints: wanted flags 0, 1 or 2, got [3]"),
