@@ -16,6 +16,7 @@ from fnpipe import cuts
 from fnpipe.feed.addresses import Address
 from fnpipe.feed.job import Job
 from fnpipe.keys import Key, fold_in, key, partners
+from fnpipe.ops.warp import join_sources
 from fnpipe.pipeline import Pipeline, gather
 from fnpipe.stages.stage import Color
 from fnpipe.types import ArgumentError, DataError, LoaderError, NumericsError
@@ -124,9 +125,10 @@ def _parts(job: Job, pipeline: Pipeline, at: Key) -> Iterator[tuple[str, Callabl
         yield repr(stages[count - 1]), lambda some=some: some.draw(at, job.data)
     plan = pipeline.draw(at, job.data)
     yield "moving its targets", lambda: pipeline.annotate(plan, job.data)
-    for photo in plan.sources[plan.sources >= 0].unique().tolist():
-        yield f"reading {job.data.path(photo)}", lambda photo=photo: job.data.read(photo)
-    sources, local = gather(plan, job.data.read)
+    photos = plan.every_source
+    for photo in photos[photos >= 0].unique().tolist():
+        yield f"reading {job.data.path(photo)}", lambda photo=photo: job.data.read_packed(photo)
+    sources, local = gather(plan, job.data.read_packed, join=join_sources)
     for count in range(1, len(stages) + 1):
         some = Pipeline(stages[:count])
         if isinstance(stages[count - 1], Color):

@@ -162,6 +162,35 @@ def test_case_10_replacements_are_the_same_whatever_the_batch(broken: Dataset):
     assert sorted({*range(10)} - {3, 6} | {r.by for r in told[0]}) == [0, 1, 2, 4, 5, 7, 8, 9]
 
 
+@pytest.mark.parametrize(
+    "layer", [fp.mixup(p=1.0), fp.cutmix(p=1.0), fp.copy_paste(p=1.0, source="other")]
+)
+def test_the_photo_of_a_layer_is_blamed_and_its_sample_replaced(broken: Dataset, layer: Any):
+    """Every sample whose partner is one of the two broken ones, and these themselves."""
+    pipeline = fp.pipe(fp.letterbox(16), layer)
+    with pytest.raises(
+        DataError, match=r"sample \d \(.*\), reading .*/[36]\.png: .*\nto see it ag"
+    ):
+        list(load(broken, pipeline=pipeline))
+    loader = load(broken, pipeline=pipeline, on_error="replace", seed=1)
+    assert sum(len(batch) for batch in loader) == 10
+    assert {3, 6} <= {failed.sample for failed in loader.replaced}
+
+
+@pytest.mark.parametrize("wrong", [None, torch.zeros(3, 12, 16), torch.zeros(1, 12, 16).byte()])
+def test_what_a_subclass_reads_wrongly_is_told_with_its_sample(data: Dataset, wrong: Any):
+    class Odd(Dataset):
+        def read(self, index: int) -> Any:
+            return wrong if index == 7 else super().read(index)
+
+    odd = Odd(**vars(data))
+    with pytest.raises((ArgumentError, LoaderError), match=r"sample 7 \(.*\), reading .*/7\.png: "):
+        list(load(odd))
+    loader = load(odd, on_error="replace")
+    assert sum(len(batch) for batch in loader) == 10
+    assert [failed.sample for failed in loader.replaced] == [7]
+
+
 def test_ten_replacements_that_fail_are_enough(broken: Dataset):
     for i in range(10):
         (broken.root / f"{i}.png").write_bytes(b"")
