@@ -328,6 +328,19 @@ def test_a_state_of_other_data_or_functions_is_refused(data: Dataset):
         load(data, pipeline=thrice).load_state_dict(state)
 
 
+def test_a_state_of_another_function_without_a_text_is_refused(data: Dataset):
+    """As one that was typed into an interpreter: it has no file."""
+    names: dict[str, Any] = {"__name__": "typed"}
+    loaders = []
+    for by in (0.5, 0.25):
+        exec(f"def gained(r, g, b):\n    return r * {by}, g, b", names)
+        pipeline = fp.pipe(fp.resize(8), fp.pointwise(names["gained"]).drawn())
+        loaders.append(load(data, pipeline=pipeline))
+    loaders[0].load_state_dict(loaders[0].state_dict())
+    with pytest.raises(ArgumentError, match=r"^state is of a run with functions '"):
+        loaders[1].load_state_dict(loaders[0].state_dict())
+
+
 def gain(by: float) -> fp.pointwise:
     """Functions of one name and text that do not compute the same."""
 
