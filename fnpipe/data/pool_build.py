@@ -105,12 +105,24 @@ def status(path: str) -> tuple[int, int, int]:
     return found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
-def differences(file: PoolFile, rows: np.ndarray) -> str:
-    """What makes a pool's file another than ``rows`` want, in words; empty if nothing does."""
+def differences(file: PoolFile, data: Dataset, wanted: Entries) -> str:
+    """What makes a pool's file another than is wanted, in words; empty if nothing does."""
+    rows = wanted.rows
     if len(file.rows) != len(rows) or not np.array_equal(file.rows[PLACE], rows[PLACE]):
         return "photos of other sizes"
-    count = int((file.rows[STATUS] != rows[STATUS]).sum())
-    return f"{count} photos changed" if count else ""
+    if count := int((file.rows[STATUS] != rows[STATUS]).sum()):
+        return f"{count} photos changed"
+    # What failed may have been the network's fault.
+    lost = np.flatnonzero(file.rows["state"] == UNREADABLE).tolist()
+    count = sum(_is_readable(data, wanted.photos[entry]) for entry in lost)
+    return f"{count} photos can be read now" if count else ""
+
+
+def _is_readable(data: Dataset, photo: int) -> bool:
+    with contextlib.suppress(DataError):
+        data.read_packed(photo)
+        return True
+    return False
 
 
 def build(
@@ -124,7 +136,7 @@ def build(
     """
     with turn(path) as mine:
         old = None if again else _load(path)
-        if old and not differences(old, wanted.rows):
+        if old and not differences(old, data, wanted):
             return old
         part = _adopt(path, wanted.rows) if mine and not again else None
         part = part or begin(path, wanted.rows)

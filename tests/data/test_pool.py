@@ -1,5 +1,6 @@
 """Pools: the same bytes as decoding anew, whatever the kind, and never of another photo."""
 
+import contextlib
 import json
 import os
 import pickle
@@ -207,6 +208,29 @@ def test_a_photo_that_is_repaired_is_taken_up(write_photos, make_pool, decoded, 
     assert_holds(make_pool(data), data)
     assert decoded[0] == "2.png"
     assert len(decoded) == 1 + 4  # the comparison reads all
+
+
+@pytest.mark.parametrize("policy", ["raise", "drop"])
+def test_a_photo_that_could_not_be_read_once_is_taken_up(
+    write_photos, make_pool, monkeypatch, decoded, assert_holds, policy: str
+):
+    """As where a network was down for a moment: its file stays what it was."""
+    data = write_photos(4)
+    with monkeypatch.context() as patch:
+
+        def fail(self, index, **known):
+            if index == 2:
+                raise DataError("Input/output error")
+            return read(self, index, **known)
+
+        read = Dataset.read_packed
+        patch.setattr(Dataset, "read_packed", fail)
+        with contextlib.suppress(DataError):
+            assert len(make_pool(data, unreadable=policy).data) == 3
+    decoded.clear()
+    made = make_pool(data, unreadable=policy)
+    assert set(decoded) == {"2.png"}
+    assert_holds(made, data)
 
 
 def test_a_photo_of_another_size_than_the_data_set_says_is_refused(write_photos, make_pool):
