@@ -16,13 +16,15 @@ def sources_digest(*functions: Callable[..., Any]) -> str:
     """A digest of the code of ``functions`` and of all of their package that they call by name.
 
     Values that they close over or read of their modules count where they are numbers, words,
-    tensors or arrays, or tuples, lists, sets and dicts of them; other objects by their class. What
-    is reached through a module's name is not looked at. The same in every process.
+    tensors or arrays, or tuples, lists, sets and dicts of them; functions and classes by their
+    names, other objects by their class. What is reached through a module's name is not looked at.
+    The same in every process.
     """
-    digest = blake2s(digest_size=16)
-    for fn in _reached(functions):
-        held = {name: value for name, value in _read(fn) if not callable(value)}
-        facts = fn.__code__, fn.__defaults__, fn.__kwdefaults__, held
+    reached = _reached(functions)
+    order = [reached.index(_bare(fn)) for fn in functions]
+    digest = blake2s(repr(order).encode(), digest_size=16)
+    for fn in reached:
+        facts = fn.__code__, fn.__defaults__, fn.__kwdefaults__, dict(_read(fn))
         digest.update(repr((fn.__module__, fn.__qualname__, _told(facts))).encode())
     return digest.hexdigest()
 
@@ -32,13 +34,17 @@ def _reached(functions: tuple[Callable[..., Any], ...]) -> list[FunctionType]:
     found: list[FunctionType] = []
     waiting: list[Any] = [*functions]
     while waiting:
-        fn = inspect.unwrap(getattr(waiting[0], "fn", waiting[0]))  # what decorators made of it
-        del waiting[0]
+        fn = _bare(waiting.pop(0))
         if isinstance(fn, FunctionType) and fn not in found:
             found.append(fn)
             called = [value for _, value in _read(fn) if callable(value)]
             waiting += [other for other in called if _package(other) == _package(fn)]
     return found
+
+
+def _bare(fn: Any) -> Any:
+    """What decorators made something else of."""
+    return inspect.unwrap(getattr(fn, "fn", fn))
 
 
 def _package(fn: Callable[..., Any]) -> str:
@@ -65,5 +71,6 @@ def _told(value: Any) -> Any:
         return sorted(repr(_told(each)) for each in value)
     if type(value) is dict:  # no cache of weak references
         return sorted(repr((_told(key), _told(each))) for key, each in value.items())
-    name = getattr(value, "__qualname__", type(value).__qualname__)
-    return (name, str(value.dtype), value.tolist()) if hasattr(value, "tolist") else name
+    if hasattr(value, "tolist") and not isinstance(value, type):
+        return str(value.dtype), value.tolist()
+    return getattr(value, "__qualname__", type(value).__qualname__)

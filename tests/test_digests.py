@@ -58,6 +58,12 @@ def test_a_digest_changes_with_the_function_and_its_code(
     assert before != sources_digest(names["f"])
 
 
+def test_functions_are_digested_in_their_order_and_as_often_as_they_are_there():
+    """Of a chain of colours: bright, contrasty, bright is not bright, bright, contrasty."""
+    chains = [(half, dim), (dim, half), (half, dim, half), (half, half, dim), (half,)]
+    assert len({sources_digest(*chain) for chain in chains}) == len(chains)
+
+
 @pytest.mark.parametrize(
     ("one", "other"),
     [
@@ -67,6 +73,7 @@ def test_a_digest_changes_with_the_function_and_its_code(
         ({1, 2}, {1, 3}),
         (torch.arange(2000), torch.arange(2000) + (torch.arange(2000) == 1000)),
         (half, torch.neg),
+        (torch.minimum, torch.maximum),
     ],
 )
 def test_what_a_function_closes_over_is_in_its_digest(one: Any, other: Any):
