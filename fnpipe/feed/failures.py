@@ -119,11 +119,14 @@ def blame(job: Job, address: Address, sample: int) -> tuple[str, Exception] | No
 def _parts(job: Job, pipeline: Pipeline, at: Key) -> Iterator[tuple[str, Callable[[], Any]]]:
     """The work on a sample in steps, each with its name; a step needs those before to succeed."""
     stages = pipeline.stages
-    for count in range(1, len(stages) + 1):
-        # Draws depend on names, not on what follows: the first stages alone draw what they drew.
-        some = Pipeline(stages[:count])
-        yield repr(stages[count - 1]), lambda some=some: some.draw(at, job.data)
-    plan = pipeline.draw(at, job.data)
+    try:
+        plan = pipeline.draw(at, job.data)
+    except Exception:
+        for count in range(1, len(stages) + 1):
+            # Draws depend on names, not on what follows: they draw what they drew before.
+            some = Pipeline(stages[:count])
+            yield repr(stages[count - 1]), lambda some=some: some.draw(at, job.data)
+        return
     yield "moving its targets", lambda: pipeline.annotate(plan, job.data)
     photos = plan.every_source
     for photo in photos[photos >= 0].unique().tolist():

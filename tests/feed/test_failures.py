@@ -177,6 +177,17 @@ def test_the_photo_of_a_layer_is_blamed_and_its_sample_replaced(broken: Dataset,
     assert {3, 6} <= {failed.sample for failed in loader.replaced}
 
 
+def test_a_stage_that_could_not_stand_last_is_not_blamed(data: Dataset, tmp_path: Path):
+    """Photos of any size are mixed before they are letterboxed together; one cannot be read."""
+    root, sizes = shutil.copytree(data.root, tmp_path / "unlike"), data.sizes.clone()
+    (root / "4.png").write_bytes(b"")
+    sizes[4] = 9
+    unlike = replace(data, root=root, sizes=sizes)
+    pipeline = fp.pipe(fp.mixup(p=1.0), fp.letterbox(8))
+    with pytest.raises(DataError, match=r"reading .*/4\.png: .*the file is empty\nto see it again"):
+        list(load(unlike, pipeline=pipeline))
+
+
 @pytest.mark.parametrize("wrong", [None, torch.zeros(3, 12, 16), torch.zeros(1, 12, 16).byte()])
 def test_what_a_subclass_reads_wrongly_is_told_with_its_sample(data: Dataset, wrong: Any):
     class Odd(Dataset):
