@@ -171,10 +171,11 @@ def reading(data: Dataset) -> str:
     return f"{kind.__module__}.{kind.__qualname__}{added!r}"
 
 
-def check_pool(pool: Any, data: Dataset) -> None:
+def check_pool(pool: Any, data: Any) -> None:
     """Errors: ArgumentError where a pool holds other photos than ``data``, or in other order."""
     own = getattr(pool, "data", None)
-    if own is not None and not _same_photos(own, data):
+    known = isinstance(own, Dataset)
+    if known and not (isinstance(data, Dataset) and _same_photos(own, data)):
         raise ArgumentError(
             f"pool holds {len(own)} photos that are not data's {len(data)}, or are read in another "
             "way or size: pass pool.data as data"
