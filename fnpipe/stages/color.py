@@ -125,7 +125,7 @@ class color:
     def draw(self, key: Key) -> Row:
         columns = [d.draw(fold_in(key, n)) for n, d in self.draws]
         if not columns:
-            return torch.zeros(*key.sample.shape, 0)
+            return torch.zeros(*key.sample.shape, 0, dtype=torch.float32)
         return torch.stack(columns, -1).to(torch.float32)
 
     @property
