@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from fnpipe import numerics
+from fnpipe.digests import sources_digest
 from fnpipe.ops import pixel, render, warp
 from fnpipe.ops.layers import rasterized
 from fnpipe.ops.render import Color, Planes, Tiles
@@ -334,7 +335,7 @@ def _load_package(part: str, recipe: Recipe, tensors: list[Tensor]) -> Run:
     example = [torch.zeros(1024, dtype=torch.int32), *tensors[1:-3], *planes]
     words = {0: torch.export.Dim("words", min=16, max=2**40)}
     functions = [fn for m in (pixel, warp, render) for _, fn in inspect.getmembers(m, _own(m))]
-    digest = numerics.sources_digest(*recipe.chain, *functions, _fill)
+    digest = sources_digest(*recipe.chain, *functions, _fill)
     return numerics.package(
         _fill(part, recipe),
         example,

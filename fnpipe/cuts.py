@@ -21,6 +21,7 @@ from jaxtyping import Bool, Float32, Int32, Shaped
 from torch import Tensor
 
 from fnpipe.backends import CUTS, Chosen, best, check_backend, warper
+from fnpipe.data.dataset import as_rows, check_pool
 from fnpipe.data.pool import Rest
 from fnpipe.keys import Key, key
 from fnpipe.ops import windows
@@ -301,9 +302,10 @@ def make_batch(
 ) -> Batch:
     """The batch of samples ``ids`` (a sequence or a tensor [b]), here and now, on the CPU.
 
-    Errors: ArgumentError for ids that are no photos of ``data``.
+    Errors: ArgumentError for ids that are no photos of ``data``, and for a pool of others.
     """
-    rows = torch.as_tensor(ids, dtype=torch.int64).reshape(-1)
+    check_pool(pool, data)
+    rows = as_rows("ids", torch.as_tensor(ids))
     if len(rows) == 0 or not (0 <= int(rows.min()) and int(rows.max()) < len(data)):
         raise ArgumentError(f"ids wanted samples in [0, {len(data)}), came {rows.tolist()}")
     parcel = draw(data, pipeline, key(seed=seed, epoch=epoch, sample=rows))

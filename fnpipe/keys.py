@@ -8,9 +8,10 @@ the pipeline are not in it. All of it is integer arithmetic until a word becomes
 """
 
 import math
+import operator
 from functools import lru_cache
 from hashlib import blake2s
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 import torch
@@ -47,13 +48,16 @@ class Key(Movable):
     name: str = static(default="")
 
 
-def key(*, seed: int, epoch: int | Tensor, sample: int | Tensor) -> Key:
+def key(
+    *, seed: SupportsIndex, epoch: SupportsIndex | Tensor, sample: SupportsIndex | Tensor
+) -> Key:
     """The key of a sample, or of a batch of them: epochs and samples, in [0, 2**32), broadcast.
 
     A seed is any 64-bit integer, signed or not: -1 and 2**64 - 1 are the same bits, so the same
     seed. Raises ArgumentError for what is out of range and for tensors that are not int64.
     """
-    if not -(2**63) <= seed < 2**64:
+    whole = _whole(seed)
+    if whole is None or not -(2**63) <= whole < 2**64:
         raise ArgumentError(f"seed: wanted a 64-bit integer, came {seed}")
     samples = _integers_in("sample", sample, 0, 2**32)
     epochs = _integers_in("epoch", epoch, 0, 2**32).to(samples.device)
@@ -62,7 +66,7 @@ def key(*, seed: int, epoch: int | Tensor, sample: int | Tensor) -> Key:
     except RuntimeError as error:
         shapes = f"{list(epochs.shape)} and {list(samples.shape)}"
         raise ArgumentError(f"epoch, sample: wanted shapes that fit, came {shapes}") from error
-    signed = (seed + 2**63) % 2**64 - 2**63
+    signed = (whole + 2**63) % 2**64 - 2**63
     return Key(torch.tensor(signed, device=samples.device), epochs, samples)
 
 
@@ -320,14 +324,24 @@ def _words_shaped(key: Key, shape: tuple[int, ...]) -> Tensor:
     return words(key, math.prod(shape)).reshape((*key.sample.shape, *shape))
 
 
-def _integers_in(name: str, given: int | Tensor, start: int, stop: int) -> Tensor:
+def _integers_in(name: str, given: SupportsIndex | Tensor, start: int, stop: int) -> Tensor:
     """An argument as an int64 tensor, when all of it is in [start, stop)."""
     if isinstance(given, Tensor):
         if given.dtype != torch.int64:
             raise ArgumentError(f"{name}: wanted int64, came {given.dtype}")
         wrong = given[(given < start) | (given >= stop)].tolist()
+        whole = given
     else:
-        wrong = [] if start <= given < stop else [given]
+        whole = _whole(given)
+        wrong = [] if whole is not None and start <= whole < stop else [given]
     if wrong:
         raise ArgumentError(f"{name}: wanted integers in [{start}, {stop}), came {wrong[0]}")
-    return torch.as_tensor(given)
+    return torch.as_tensor(whole)
+
+
+def _whole(given: Any) -> int | None:
+    """Any integer as Python's own: NumPy's overflow, or are of 32 bits. None for what is none."""
+    try:
+        return operator.index(given)
+    except TypeError:
+        return None

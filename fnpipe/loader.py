@@ -16,7 +16,7 @@ import torch
 
 from fnpipe import cuts
 from fnpipe.backends import Chosen
-from fnpipe.data.dataset import Dataset
+from fnpipe.data.dataset import Dataset, check_pool
 from fnpipe.explain import explain
 from fnpipe.feed.addresses import Epochs
 from fnpipe.feed.failures import POLICIES, Failure, Replaced
@@ -322,12 +322,7 @@ def _check(data: Dataset, epochs: Epochs, pool: Any, on_error: str) -> None:
     epochs.check()
     if on_error not in POLICIES:
         raise ArgumentError(f"on_error wanted one of {', '.join(POLICIES)}, came {on_error!r}")
-    own = getattr(pool, "data", None)
-    if own is not None and not torch.equal(own.sizes, data.sizes):
-        raise ArgumentError(
-            f"pool holds {len(own)} photos in other sizes than data's {len(data)}: "
-            "pass pool.data as data"
-        )
+    check_pool(pool, data)
 
 
 def _make_ready(job: Job) -> None:

@@ -331,13 +331,3 @@ def _check_loads(package: str) -> None:
             f"what {compiler()} built cannot be loaded ({told}); use another compiler (CXX=...) or "
             "backend='eager'"
         )
-
-
-def sources_digest(*functions: Callable[..., Any]) -> str:
-    """A digest of the files that define ``functions``: the honest key of what they compute."""
-    digest = hashlib.blake2s(digest_size=16)
-    for fn in functions:
-        code = fn.__code__
-        digest.update(f"{fn.__module__}.{fn.__qualname__}".encode())
-        digest.update(Path(code.co_filename).read_bytes())
-    return digest.hexdigest()

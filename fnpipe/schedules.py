@@ -45,9 +45,12 @@ class Buckets:
     def __repr__(self) -> str:
         return f"buckets({', '.join(map(repr, self.values))})"
 
-    def at(self, seed: int, epoch: int, step: int) -> Any:
-        """The value of a batch: one Philox word at (seed, epoch, step) chooses."""
-        counter = (0, step, epoch, digest("buckets"))
+    def at(self, seed: int, epoch: int, step: int, *, depth: int = 0) -> Any:
+        """The value of a batch: one Philox word at (seed, epoch, step) chooses.
+
+        ``depth`` counts the buckets that these lie in: each of them has a word of its own.
+        """
+        counter = (depth, step, epoch, digest("buckets"))
         word, *_ = philox(counter, (seed & MASK, (seed >> 32) & MASK))
         # The share of a value is off by less than 2**-32.
         return self.values[(word * len(self.values)) >> 32]
@@ -85,8 +88,12 @@ def buckets(*values: Any) -> Buckets:
 
 def value_at(given: Any, *, seed: int, epoch: int, step: int) -> Any:
     """What a schedule or buckets, nested to any depth, give for a batch; all else is itself."""
+    depth = 0
     while isinstance(given, Schedule | Buckets):
-        given = given.at(epoch) if isinstance(given, Schedule) else given.at(seed, epoch, step)
+        if isinstance(given, Schedule):
+            given = given.at(epoch)
+        else:
+            given, depth = given.at(seed, epoch, step, depth=depth), depth + 1
     return given
 
 

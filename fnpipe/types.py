@@ -140,7 +140,7 @@ class Rings(Movable):
     def empty(instances: int) -> "Rings":
         """No ring for any of ``instances`` instances."""
         return Rings(
-            points=torch.zeros(0, 2),
+            points=torch.zeros(0, 2, dtype=torch.float32),
             ring_offsets=torch.zeros(1, dtype=torch.int64),
             instance_offsets=torch.zeros(instances + 1, dtype=torch.int64),
         )
@@ -172,14 +172,14 @@ class Targets(Movable):
     def empty(*, keypoints: int = 0, corners: int = 0) -> "Targets":
         """No instance; ``keypoints`` rows a pose and ``corners`` (0 or 4) an oriented box."""
         return Targets(
-            boxes=torch.zeros(0, 4),
+            boxes=torch.zeros(0, 4, dtype=torch.float32),
             labels=torch.zeros(0, dtype=torch.int64),
             owner=torch.zeros(0, dtype=torch.int64),
             ids=torch.zeros(0, dtype=torch.int64),
             ignore=torch.zeros(0, dtype=torch.bool),
-            visible=torch.zeros(0),
-            keypoints=torch.zeros(0, keypoints, 3),
-            quads=torch.zeros(0, corners, 2),
+            visible=torch.zeros(0, dtype=torch.float32),
+            keypoints=torch.zeros(0, keypoints, 3, dtype=torch.float32),
+            quads=torch.zeros(0, corners, 2, dtype=torch.float32),
             rings=Rings.empty(0),
         )
 

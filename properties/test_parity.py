@@ -21,6 +21,7 @@ from laws import (
 from torch import Tensor
 
 from fnpipe import numerics
+from fnpipe.digests import sources_digest
 from fnpipe.ops import pixel, render, warp
 
 
@@ -39,7 +40,7 @@ def eager(column: dict[str, Tensor]) -> dict[str, tuple[Tensor, ...]]:
 
 def packaged() -> Run:
     """The package is built for this processor, wherever else there is a GPU."""
-    key = numerics.sources_digest(everything, pixel.shift_hsv, warp.mix, render.finish)
+    key = sources_digest(everything, pixel.shift_hsv, warp.mix, render.finish)
     run = numerics.package(everything, [example[name] for name in NAMES], key=key)
     return lambda column: run(*(column[name].cpu() for name in NAMES))
 

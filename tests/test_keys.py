@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from jaxtyping import TypeCheckError
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
@@ -291,6 +292,22 @@ def test_what_is_refused_is_named(message: str, make: Callable[[], Any]):
     with pytest.raises(ArgumentError) as error:
         make()
     assert str(error.value) == message
+
+
+@pytest.mark.parametrize("given", [0.5, 2.0, "3", None])
+def test_what_is_no_integer_is_none(given: Any):
+    """Of a key's arguments: one of 0.5 would be 0."""
+    assert keys._whole(given) is None
+    with pytest.raises((ArgumentError, TypeCheckError)):
+        key(seed=given, epoch=0, sample=0)
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.int32, np.int64])
+def test_numpys_integers_are_integers(kind: Any):
+    made = key(seed=kind(-3), epoch=kind(2), sample=kind(1))
+    wanted = key(seed=-3, epoch=2, sample=1)
+    assert (made.epoch.dtype, made.sample.dtype) == (torch.int64, torch.int64)
+    assert torch.equal(words(made, 4), words(wanted, 4))
 
 
 def test_uniform_is_the_top_24_bits():

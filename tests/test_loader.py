@@ -106,6 +106,17 @@ def test_ids_of_no_photo_are_refused(data: Dataset, given: Any):
     assert str(caught.value) == f"ids wanted samples in [0, 10), came {shown}"
 
 
+def test_a_mask_is_no_ids(data: Dataset):
+    mask = torch.arange(10) < 2
+    with pytest.raises(
+        ArgumentError, match=r"^ids wanted integers, came torch\.bool; of a mask take"
+    ):
+        fp.make_batch(data, PLAIN, mask, seed=0)
+    with pytest.raises(ArgumentError, match=r"^ids wanted integers, came torch\.float32"):
+        fp.make_batch(data, PLAIN, [1.5], seed=0)
+    assert fp.make_batch(data, PLAIN, 3, seed=0).ids.tolist() == [3]
+
+
 def double(r: Tensor, g: Tensor, b: Tensor) -> Any:
     return r * 2.0, g * 2.0, b * 2.0
 
@@ -134,8 +145,16 @@ def double(r: Tensor, g: Tensor, b: Tensor) -> Any:
             {"batch_size": 11, "drop_last": True},
             "drop_last leaves no batch: 10 photos, batch_size 11",
         ),
+        ({"seed": 2**64}, "seed: wanted a 64-bit integer, came 18446744073709551616"),
+        ({"workers": -1}, "workers wanted an integer >= 0, came -1"),
+        ({"workers": 1, "prefetch": 0}, "prefetch wanted an integer >= 1, came 0"),
+        ({"workers": 1, "timeout": 0.0}, "timeout wanted seconds > 0, came 0.0"),
+        ({"timeout": float("inf")}, "timeout wanted seconds > 0, came inf"),
     ],
-    ids=["cut", "backend", "device backend", "worker backend", "batch size", "drop last"],
+    ids=[
+        *("cut", "backend", "device backend", "worker backend", "batch size", "drop last"),
+        *("seed", "workers", "prefetch", "no timeout", "endless"),
+    ],
 )
 def test_an_option_that_cannot_be_is_refused(data: Dataset, options: Any, message: str):
     with pytest.raises(ArgumentError, match=f"^{re.escape(message)}"):
@@ -307,6 +326,19 @@ def test_a_state_of_other_data_or_functions_is_refused(data: Dataset):
     state = load(data, pipeline=twice).state_dict()
     with pytest.raises(ArgumentError, match=r"^state is of a run with functions '"):
         load(data, pipeline=thrice).load_state_dict(state)
+
+
+def test_a_state_of_another_function_without_a_text_is_refused(data: Dataset):
+    """As one that was typed into an interpreter: it has no file."""
+    names: dict[str, Any] = {"__name__": "typed"}
+    loaders = []
+    for by in (0.5, 0.25):
+        exec(f"def gained(r, g, b):\n    return r * {by}, g, b", names)
+        pipeline = fp.pipe(fp.resize(8), fp.pointwise(names["gained"]).drawn())
+        loaders.append(load(data, pipeline=pipeline))
+    loaders[0].load_state_dict(loaders[0].state_dict())
+    with pytest.raises(ArgumentError, match=r"^state is of a run with functions '"):
+        loaders[1].load_state_dict(loaders[0].state_dict())
 
 
 def gain(by: float) -> fp.pointwise:

@@ -336,19 +336,3 @@ def test_the_compiler_is_the_one_that_cxx_names(tmp_path: Path, monkeypatch: pyt
     mine.chmod(0o755)
     monkeypatch.setenv("CXX", str(mine))
     assert numerics.compiler() == str(mine)
-
-
-def test_a_digest_changes_with_the_source_and_the_function(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.syspath_prepend(tmp_path)
-    file = tmp_path / "digested_twice.py"
-    file.write_text("def f():\n    return 1\ndef g():\n    return 1\n")
-    import digested_twice as module  # type: ignore[import-not-found]
-
-    before = numerics.sources_digest(module.f)
-    assert before == numerics.sources_digest(module.f)
-    assert before != numerics.sources_digest(module.g)
-    assert before != numerics.sources_digest(module.f, module.g)
-    file.write_text("def f():\n    return 2\n")
-    assert before != numerics.sources_digest(module.f)

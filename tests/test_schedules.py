@@ -56,6 +56,13 @@ def test_they_nest():
     assert values_of(7) == (7,)
 
 
+def test_buckets_in_buckets_are_drawn_each_alone():
+    given = fp.buckets(fp.buckets("a", "b"), fp.schedule({0: fp.buckets("c", "d")}))
+    found = Counter(value_at(given, seed=0, epoch=0, step=step) for step in range(1000))
+    assert sorted(found) == ["a", "b", "c", "d"]
+    assert min(found.values()) > 200  # 250 each, with a deviation of 14
+
+
 @pytest.mark.parametrize("values", [{}, {1: "a"}, {-1: "a", 0: "b"}, {0: "a", 0.5: "b"}])
 def test_a_schedule_begins_at_zero(values: Any):
     message = f"schedule wanted epochs from 0 on as keys, came {[*values]}"

@@ -41,7 +41,7 @@ def to_detr(batch: Batch) -> dict[str, Any]:
     height, width = batch.images.shape[2:]
     device = batch.images.device
     low, high = targets.boxes[:, :2], targets.boxes[:, 2:]
-    scale = torch.tensor([1 / width, 1 / height], device=targets.boxes.device)
+    scale = targets.boxes.new_tensor([1 / width, 1 / height])
     boxes = torch.cat([(low + high) * 0.5 * scale, (high - low) * scale], 1)
     area = (high - low).prod(1)
     bounds = torch.searchsorted(

@@ -87,7 +87,7 @@ def from_tv_tensors(
         owner=torch.zeros(count, dtype=torch.int64),
         ids=targets.get("ids", torch.arange(count)),
         ignore=targets.get("ignore", torch.zeros(count, dtype=torch.bool)),
-        visible=torch.ones(count),
+        visible=torch.ones(count, dtype=torch.float32),
         keypoints=torch.cat([points, seen[..., None]], 2),
         quads=targets.get("quads", torch.zeros(count, 0, 2)).as_subclass(Tensor).float(),
         rings=Rings.empty(count),

@@ -49,7 +49,7 @@ def to_ultralytics(batch: Batch, *, task: str = "detect", mask_ratio: int = 4) -
     if task == "segment":
         table |= _masks(batch, targets, mask_ratio)
     if task == "pose":
-        scale = torch.tensor([1 / width, 1 / height, 1.0], device=targets.keypoints.device)
+        scale = targets.keypoints.new_tensor([1 / width, 1 / height, 1.0])
         table["keypoints"] = targets.keypoints * scale
     return table
 
@@ -106,7 +106,7 @@ def _boxes(targets: Targets, task: str, height: int, width: int) -> Tensor:
     else:
         boxes = quads_to_rboxes(targets.quads)
     scale = [1 / width, 1 / height, 1 / width, 1 / height, 1.0][: boxes.shape[1]]
-    return boxes * torch.tensor(scale, device=boxes.device)
+    return boxes * boxes.new_tensor(scale)
 
 
 def _masks(batch: Batch, targets: Targets, ratio: int) -> dict[str, Tensor]:

@@ -23,7 +23,7 @@ from fnpipe.types import ArgumentError, DataError, Rings, Targets
 
 Numbers = Sequence[int | float]
 
-FAULTS = (AttributeError, LookupError, TypeError, ValueError)
+FAULTS = (AttributeError, LookupError, OverflowError, TypeError, ValueError)
 """What reading a file raises that is not what it should be."""
 MAX_LINES = 100
 """Lines of a report for one kind of problem."""
@@ -134,7 +134,7 @@ def collect(
     order. What is None is absent.
     """
     n = len(owner)
-    corners = torch.zeros(n, 0, 2)
+    corners = torch.zeros(n, 0, 2, dtype=torch.float32)
     if quads is not None:
         corners = canonical_quads((_table(quads, n, 4, 2) * scale[:, None]).float())
     points = _table(poses or [[]] * n, n, keypoints, 3)
@@ -145,7 +145,7 @@ def collect(
         owner=torch.tensor(owner, dtype=torch.int64),
         ids=torch.arange(n),
         ignore=torch.tensor(ignore or [False] * n, dtype=torch.bool),
-        visible=torch.ones(n),
+        visible=torch.ones(n, dtype=torch.float32),
         keypoints=points.float(),
         quads=corners,
         rings=_join(outlines or [[]] * n, scale),

@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import re
 from collections.abc import Callable, Container, Iterable, Sequence
 from functools import partial
@@ -24,6 +23,7 @@ from fnpipe.data.build import (
 )
 from fnpipe.data.dataset import Dataset
 from fnpipe.data.decode import PIXEL_LIMIT
+from fnpipe.data.pairs import leads_out
 from fnpipe.data.rle import decode_rle
 from fnpipe.ops.points import check_keypoint_flip
 from fnpipe.ops.trace import trace_mask
@@ -67,7 +67,8 @@ def read_coco(
     - ``rows``: "drop" an annotation that cannot be understood, and report it, or "raise".
     - ``unreadable``: "drop" missing and broken photos with their annotations, or "raise".
     - ``scan``: check a photo's "header" and last bytes; or all its pixels ("decode"); or only that
-      it is there ("trust"), and believe the sizes in the file, wrong for photos that EXIF turns.
+      it is there ("trust"), and believe the sizes in the file. Where they are wrong, as often for
+      photos that EXIF turns, reading the photo is an error.
     - ``keypoint_flip``: the keypoint that takes each one's place in a mirrored image; by default
       "left" and "right" change places in the keypoints' names, if they occur.
     - ``stay_inside``: raise where a file name leads out of ``images``, by ".." or as an absolute
@@ -88,7 +89,7 @@ def read_coco(
         keep = partial(_keep, listed=listed, photos=photos, crowd=crowd, notes=notes)
         instances = [i for i in document["annotations"] if _is_sound(notes, _read, i, keep)]
         k = _keypoint_count(kinds.values(), instances) if task == "pose" else 0
-        rest = list(photos), list(kinds), task, k
+        rest = photos, list(kinds), task, k
         if notes.tolerant:
             instances = [i for i in instances if _is_sound(notes, _collect, [i], *rest)]
         targets = _collect(instances, *rest)
@@ -124,7 +125,7 @@ def _load(source: Path) -> Json:
 
 def _file_name(photo: Json, stay_inside: bool) -> str:
     name = photo["file_name"]
-    if stay_inside and (os.path.isabs(name) or os.path.normpath(name).split(os.sep)[0] == ".."):
+    if stay_inside and leads_out(name):
         raise DataError(
             f"image {photo['id']}: file_name {name!r} leads out of the image folder; "
             "pass stay_inside=False to allow it"
@@ -144,7 +145,7 @@ def _check_photos(
         _check_id(photo["id"], photos, "image")
         said = photo.get("width", size[0]), photo.get("height", size[1])
         if scan == "trust":
-            said = size = photo["width"], photo["height"]
+            said = size = _said(photo)
         if said != size:
             notes.add(
                 "size differs", f"{root / file}: {size[0]} x {size[1]}, not {said[0]} x {said[1]}"
@@ -153,9 +154,20 @@ def _check_photos(
     return photos
 
 
+def _said(photo: Json) -> tuple[int, int]:
+    """Width and height as the file has them, to be trusted."""
+    width, height = sides = photo["width"], photo["height"]
+    if not all(isinstance(side, int | float) and side >= 1 and side == int(side) for side in sides):
+        raise DataError(
+            f"image {photo['id']}: wanted a width and a height in whole pixels, got {width!r} and "
+            f"{height!r}"
+        )
+    return int(width), int(height)
+
+
 def _check_id(id: object, others: Container[object], what: str) -> None:
-    if not isinstance(id, int):
-        raise DataError(f"{what} {id!r}: wanted an integer id")
+    if not (isinstance(id, int) and -(2**63) <= id < 2**63):
+        raise DataError(f"{what} {id!r}: wanted an integer id of 64 bits")
     if id in others:
         raise DataError(f"{what} {id}: two have this id")
 
@@ -176,7 +188,7 @@ def _keep(instance: Json, listed: set[int], photos: Photos, crowd: str, notes: N
         notes.add("orphan annotation", f"{name}: no image {photo}")
     elif photo not in photos:
         notes.add("annotation of a dropped photo", f"{name}: image {photo}")
-    elif crowd == "drop" and instance.get("iscrowd"):
+    elif crowd == "drop" and _is_crowd(instance):
         notes.add("crowd dropped", name)
     else:
         return True
@@ -184,7 +196,7 @@ def _keep(instance: Json, listed: set[int], photos: Photos, crowd: str, notes: N
 
 
 def _collect(
-    instances: list[Json], photos: list[int], categories: list[int], task: str, k: int
+    instances: list[Json], photos: Photos, categories: list[int], task: str, k: int
 ) -> Targets:
     """One row an annotation, in pixels, uncut."""
     rows = {photo: row for row, photo in enumerate(photos)}
@@ -193,16 +205,19 @@ def _collect(
     def each(read: Callable[[Json], T]) -> list[T]:
         return [_read(instance, read) for instance in instances]
 
+    def sized(read: Callable[[Json, tuple[int, int]], T]) -> list[T]:
+        return each(lambda instance: read(instance, photos[instance["image_id"]][1]))
+
     return collect(
         each(lambda instance: rows[instance["image_id"]]),
         each(lambda instance: _label(instance, labels)),
         scale=torch.ones(len(instances), 2, dtype=torch.float64),
-        boxes=each(_box),
-        ignore=each(lambda instance: bool(instance.get("iscrowd"))),
-        outlines=each(_outline) if task == "segment" else None,
+        boxes=sized(_box),
+        ignore=each(_is_crowd),
+        outlines=sized(_outline) if task == "segment" else None,
         poses=each(lambda instance: _pose(instance, k)) if task == "pose" else None,
         keypoints=k,
-        quads=each(_corners) if task == "obb" else None,
+        quads=sized(_corners) if task == "obb" else None,
     )
 
 
@@ -222,26 +237,33 @@ def _is_sound(notes: Notes, read: Callable[..., Any], *arguments: Any) -> bool:
     return False
 
 
+def _is_crowd(instance: Json) -> bool:
+    given = instance.get("iscrowd") or 0
+    if given not in (0, 1):
+        raise ValueError(f"iscrowd: wanted 0 or 1, got {given!r}")
+    return bool(given)
+
+
 def _label(instance: Json, labels: dict[int, int]) -> int:
     if instance["category_id"] not in labels:
         raise ValueError(f"category_id {instance['category_id']}; wanted one of {[*labels]}")
     return labels[instance["category_id"]]
 
 
-def _box(instance: Json) -> Numbers:
+def _box(instance: Json, size: tuple[int, int]) -> Numbers:
     """Sides x0, y0, x1, y1 of ``bbox``, else of the segmentation, else NaN."""
     if not instance.get("bbox"):
-        points = [*chain.from_iterable(_outline(instance))]
+        points = [*chain.from_iterable(_outline(instance, size))]
         x, y = points[::2], points[1::2]
         return (min(x), min(y), max(x), max(y)) if points else (math.nan,) * 4
     x, y, width, height = _finite("bbox", instance["bbox"], 4)
     return x, y, x + width, y + height
 
 
-def _corners(instance: Json) -> Numbers:
+def _corners(instance: Json, size: tuple[int, int]) -> Numbers:
     if "obb" in instance:
         return _finite("obb", instance["obb"], 8)
-    x0, y0, x1, y1 = _box(instance)
+    x0, y0, x1, y1 = _box(instance, size)
     return x0, y0, x1, y0, x1, y1, x0, y1
 
 
@@ -254,11 +276,16 @@ def _pose(instance: Json, k: int) -> Numbers:
     return [n for x, y, flag in points for n in ((x + 0.5, y + 0.5, flag) if flag else (0, 0, 0))]
 
 
-def _outline(instance: Json) -> list[Numbers]:
-    """Rings as x, y, x, y, ..."""
+def _outline(instance: Json, size: tuple[int, int]) -> list[Numbers]:
+    """Rings as x, y, x, y, ... A mask must be as large as its photo, else it lies elsewhere."""
     parts = instance.get("segmentation") or []
     if isinstance(parts, dict):
         height, width = parts["size"]
+        if (width, height) != size:
+            raise ValueError(
+                f"segmentation: RLE of size [{height}, {width}]; wanted [{size[1]}, {size[0]}], "
+                "the photo's height and width"
+            )
         rings = trace_mask(decode_rle(parts["counts"], height, width))
         return [ring.flatten().tolist() for ring in rings]
     for part in parts:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +17,11 @@ from fnpipe.data.decode import PIXEL_LIMIT, read_image, read_packed
 from fnpipe.ops.annotate import take
 from fnpipe.ops.points import gather_ragged
 from fnpipe.ops.warp import pack_image
-from fnpipe.types import Image, Offsets, Sample, Sizes, Targets, Words
+from fnpipe.types import ArgumentError, DataError, Image, Offsets, Sample, Sizes, Targets, Words
+
+
+class Changed(DataError):
+    """A photo is not the one that the data set was read from."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +75,13 @@ class Dataset:
         return self.root / os.fsdecode(self.path_bytes[start:stop].numpy().tobytes())
 
     def read(self, index: int) -> Image:
-        """Photo ``index``, uint8 [3, h, w], upright, RGB. ``DataError`` names the file."""
-        return read_image(self.path(index), pixel_limit=self.pixel_limit)
+        """Photo ``index``, uint8 [3, h, w], upright, RGB.
+
+        Errors: DataError, which names the file, also where it has another size than in ``sizes``.
+        """
+        image = read_image(self.path(index), pixel_limit=self.pixel_limit)
+        self._check_size(index, (image.shape[2], image.shape[1]))
+        return image
 
     def read_packed(
         self, index: int, *, path: str | None = None, contents: bytes | None = None
@@ -82,10 +92,22 @@ class Dataset:
         otherwise, it is what that reads.
         """
         if type(self).read is not Dataset.read:
-            return pack_image(self.read(index))
-        return read_packed(
-            path or self.path(index), contents=contents, pixel_limit=self.pixel_limit
-        )
+            words, size = pack_image(self.read(index))
+        else:
+            words, size = read_packed(
+                path or self.path(index), contents=contents, pixel_limit=self.pixel_limit
+            )
+        self._check_size(index, size)
+        return words, size
+
+    def _check_size(self, index: int, size: tuple[int, int]) -> None:
+        """Errors: Changed where a photo has another width, height than all else counts on."""
+        width, height = self.sizes[index].tolist()
+        if size != (width, height):
+            raise Changed(
+                f"{self.path(index)}: {size[0]} x {size[1]} pixels, the data set says "
+                f"{width} x {height}; read the data set anew"
+            )
 
     def __getitem__(self, index: int) -> Sample:
         """Photo ``index`` with a copy of its targets (``owner`` all 0). Raises ``IndexError``."""
@@ -98,10 +120,11 @@ class Dataset:
     def subset(self, indices: Iterable[int] | Tensor) -> "Dataset":
         """The photos ``indices``, in that order, as a data set of its own.
 
-        ``targets.ids`` count the rows of the new one; ``image_ids`` stay.
+        ``targets.ids`` count the rows of the new one; ``image_ids`` stay. Errors: ArgumentError for
+        what is no integers, as a mask is none.
         """
-        chosen = indices if isinstance(indices, Tensor) else torch.tensor([*indices])
-        chosen = torch.arange(len(self))[chosen.to(torch.int64)]
+        given = indices if isinstance(indices, Tensor) else torch.tensor([*indices])
+        chosen = torch.arange(len(self))[as_rows("indices", given)]
         rows, offsets = gather_ragged(self.offsets, chosen)
         letters, path_offsets = gather_ragged(self.path_offsets, chosen)
         owner = torch.repeat_interleave(torch.arange(len(chosen)), offsets.diff())
@@ -134,6 +157,53 @@ class Dataset:
         words = (self.names, self.categories, self.keypoint_flip, self.task)
         digest.update(repr(words).encode())
         return digest.hexdigest()
+
+
+def reading(data: Dataset) -> str:
+    """How a subclass reads photos in a way of its own: its name, and the fields that it adds.
+
+    Empty where it reads files as they are.
+    """
+    kind = type(data)
+    if kind.read is Dataset.read:
+        return ""
+    added = {n: v for n, v in vars(data).items() if n not in Dataset.__dataclass_fields__}
+    return f"{kind.__module__}.{kind.__qualname__}{added!r}"
+
+
+def check_pool(pool: Any, data: Any) -> None:
+    """Errors: ArgumentError where a pool holds other photos than ``data``, or in other order."""
+    own = getattr(pool, "data", None)
+    known = isinstance(own, Dataset)
+    if known and not (isinstance(data, Dataset) and _same_photos(own, data)):
+        raise ArgumentError(
+            f"pool holds {len(own)} photos that are not data's {len(data)}, or are read in another "
+            "way or size: pass pool.data as data"
+        )
+
+
+def _same_photos(data: Dataset, other: Dataset) -> bool:
+    """Whether row by row two data sets read the same files, in the same way, to the same sizes."""
+    if data is other:
+        return True
+    if reading(data) != reading(other) or not torch.equal(data.sizes, other.sizes):
+        return False
+    here, there = (replace(each, root=each.root.resolve()) for each in (data, other))
+    tables = ("path_offsets", "path_bytes")
+    if here.root == there.root and all(
+        torch.equal(getattr(here, name), getattr(there, name)) for name in tables
+    ):
+        return True
+    return all(here.path(i) == there.path(i) for i in range(len(here)))
+
+
+def as_rows(name: str, given: Tensor) -> Int64[Tensor, " n"]:
+    """An argument as row numbers. Errors: ArgumentError for what is no integers, as a mask is."""
+    if given.numel() and (given.dtype == torch.bool or given.is_floating_point()):
+        raise ArgumentError(
+            f"{name} wanted integers, came {given.dtype}; of a mask take mask.nonzero().flatten()"
+        )
+    return given.to(torch.int64).reshape(-1)
 
 
 def pack_names(names: Iterable[str]) -> tuple[UInt8[Tensor, " c"], Offsets]:

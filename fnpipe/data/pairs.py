@@ -23,7 +23,7 @@ def find_photos(entry: str | Sequence[str], root: Path) -> Iterator[Path]:
     if place.is_dir():
         yield from sorted(_walk(place), key=str)
     elif place.is_file():
-        lines = place.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+        lines = place.read_text(encoding="utf-8-sig", errors="surrogateescape").splitlines()
         for line in filter(None, map(str.strip, lines)):
             yield Path(os.path.abspath(place.parent / line))
     else:
@@ -56,6 +56,11 @@ def swap_folder(photo: Path, labels: str) -> Path:
     if "images" in folders:
         folders[-1 - folders[::-1].index("images")] = labels
     return Path(*folders, photo.name).with_suffix(".txt")
+
+
+def leads_out(name: str) -> bool:
+    """Whether a file name leads out of the folder that it is relative to."""
+    return os.path.isabs(name) or os.path.normpath(name).split(os.sep)[0] == ".."
 
 
 def check_pairs(root: Path, pairs: list[tuple[Path, Path]], notes: Notes) -> None:

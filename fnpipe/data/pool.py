@@ -241,7 +241,7 @@ def pool(
 def _make(order: Order, *, again: bool) -> Pool:
     wanted = fitting(order, entries(order.data))
     path = order.folder / file_name(order, wanted)
-    file, reason = (None, "all again") if again else _ready(path, wanted)
+    file, reason = (None, "all again") if again else _ready(path, order.data, wanted)
     if file is None:
         if not order.keep:
             sweep(order.folder)
@@ -255,7 +255,7 @@ def _make(order: Order, *, again: bool) -> Pool:
     return _assemble(order, wanted, file)
 
 
-def _ready(path: Path, wanted: Entries) -> tuple[PoolFile | None, str]:
+def _ready(path: Path, data: Dataset, wanted: Entries) -> tuple[PoolFile | None, str]:
     """The pool's file if it is there and of the photos as they are now; else why not."""
     try:
         file = load(path)
@@ -263,7 +263,7 @@ def _ready(path: Path, wanted: Entries) -> tuple[PoolFile | None, str]:
         return None, "new"
     except DataError as error:
         return None, str(error)
-    reason = differences(file, wanted.rows)
+    reason = differences(file, data, wanted)
     if reason:
         file.close()
     return (None if reason else file), reason

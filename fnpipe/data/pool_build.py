@@ -20,7 +20,7 @@ from torch import Tensor
 from tqdm import tqdm
 from xxhash import xxh3_128
 
-from fnpipe.data.dataset import Dataset
+from fnpipe.data.dataset import Changed, Dataset
 from fnpipe.data.pool_file import (
     DONE,
     PENDING,
@@ -60,10 +60,6 @@ turn spins. A row after each photo's words made two processes spin for 6 % of th
 PLACE = ["start", "width", "height"]
 SHAPE = ["width", "height", "length"]
 STATUS = ["length", "modified", "changed"]
-
-
-class Changed(DataError):
-    """A photo is not the one that the data set was read from."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,12 +105,24 @@ def status(path: str) -> tuple[int, int, int]:
     return found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
-def differences(file: PoolFile, rows: np.ndarray) -> str:
-    """What makes a pool's file another than ``rows`` want, in words; empty if nothing does."""
+def differences(file: PoolFile, data: Dataset, wanted: Entries) -> str:
+    """What makes a pool's file another than is wanted, in words; empty if nothing does."""
+    rows = wanted.rows
     if len(file.rows) != len(rows) or not np.array_equal(file.rows[PLACE], rows[PLACE]):
         return "photos of other sizes"
-    count = int((file.rows[STATUS] != rows[STATUS]).sum())
-    return f"{count} photos changed" if count else ""
+    if count := int((file.rows[STATUS] != rows[STATUS]).sum()):
+        return f"{count} photos changed"
+    # What failed may have been the network's fault.
+    lost = np.flatnonzero(file.rows["state"] == UNREADABLE).tolist()
+    count = sum(_is_readable(data, wanted.photos[entry]) for entry in lost)
+    return f"{count} photos can be read now" if count else ""
+
+
+def _is_readable(data: Dataset, photo: int) -> bool:
+    with contextlib.suppress(DataError):
+        data.read_packed(photo)
+        return True
+    return False
 
 
 def build(
@@ -128,7 +136,7 @@ def build(
     """
     with turn(path) as mine:
         old = None if again else _load(path)
-        if old and not differences(old, wanted.rows):
+        if old and not differences(old, data, wanted):
             return old
         part = _adopt(path, wanted.rows) if mine and not again else None
         part = part or begin(path, wanted.rows)
@@ -291,12 +299,7 @@ def _fill(part: PoolFile, descriptor: int, index: int, data: Dataset, wanted: En
     with contextlib.suppress(OSError), open(path, "rb") as file:
         contents = file.read()
         row["content"] = np.frombuffer(xxh3_128(contents).digest(), np.uint8)
-    words, (width, height) = data.read_packed(wanted.photos[index], path=path, contents=contents)
-    if (width, height) != (row["width"], row["height"]):
-        raise Changed(
-            f"{path}: {width} x {height} pixels, the data set says "
-            f"{row['width']} x {row['height']}; read the data set anew"
-        )
+    words, _ = data.read_packed(wanted.photos[index], path=path, contents=contents)
     if status(path) != tuple(row[STATUS].tolist()):
         raise Changed(f"{path}: it changed while the pool was built; build it again")
     row["check"], row["state"] = checksum(words), DONE

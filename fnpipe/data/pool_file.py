@@ -155,6 +155,9 @@ def begin(path: Path, rows: np.ndarray) -> PoolFile:
         os.pwrite(descriptor, rows.tobytes(), HEAD.size)
         os.pwrite(descriptor, HEAD.pack(MAGIC, VERSION, len(rows), first, decoders(), bytes(32)), 0)
         return load(unique, sealed=False)
+    except BaseException:
+        unique.unlink()
+        raise
     finally:
         os.close(descriptor)
 
@@ -195,6 +198,8 @@ def load(path: Path, *, sealed: bool = True) -> PoolFile:
         lock(descriptor)
         if not same(descriptor, path):
             raise FileNotFoundError(path)
+        if not os.fstat(descriptor).st_size:  # what is empty cannot be mapped
+            raise DataError(f"{path}: not a pool file")
         memory = mmap.mmap(descriptor, 0, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
         count, first, seal = _read_head(path, memory)
         rows = np.frombuffer(memory, ROW, count, HEAD.size)

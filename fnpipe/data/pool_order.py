@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from fnpipe.data.bill import free_bytes, size, user
-from fnpipe.data.dataset import Dataset
+from fnpipe.data.dataset import Dataset, reading
 from fnpipe.data.pool_build import Entries
 from fnpipe.data.pool_file import length, pool_bytes
 from fnpipe.types import ArgumentError
@@ -115,7 +115,7 @@ def file_name(order: Order, wanted: Entries) -> str:
         os.fsencode(data.root.resolve()),
         data.path_bytes.numpy().tobytes(),
         data.path_offsets.numpy().tobytes(),
-        repr((getattr(data, "longest", None), len(wanted.rows))).encode(),
+        repr((reading(data) or None, len(wanted.rows))).encode(),
     ):
         digest.update(part)
     return f"{data.root.name[:32]}-{digest.hexdigest()}.pool"

@@ -7,7 +7,8 @@ import torch
 from jaxtyping import Float64, UInt8
 from torch import Tensor
 
-from fnpipe.data.dataset import Dataset
+from fnpipe.data.dataset import Dataset, reading
+from fnpipe.data.decode import read_image
 from fnpipe.types import ArgumentError, Image, Sizes, Targets
 
 
@@ -19,20 +20,27 @@ class Prepared(Dataset):
 
     def read(self, index: int) -> Image:
         """Photo ``index``, uint8 [3, h, w], upright, RGB, shrunk. ``DataError`` names the file."""
-        return shrink(super().read(index), self.longest)
+        image = shrink(read_image(self.path(index), pixel_limit=self.pixel_limit), self.longest)
+        self._check_size(index, (image.shape[2], image.shape[1]))
+        return image
 
 
 def prepare(data: Dataset, *, longest: int) -> Prepared:
     """``data`` with every photo's longer side at most ``longest`` pixels, its targets to scale.
 
     Photos are shrunk by area (:func:`fnpipe.data.prepare.shrink`) whenever they are read, and never
-    enlarged. Preparing what is prepared resamples once, to the smaller of the two sizes. Errors:
-    ArgumentError for ``longest`` below 1.
+    enlarged. What is prepared already would be resampled twice, and a subclass that reads photos in
+    a way of its own would no longer. Errors: ArgumentError for either, and for ``longest`` below 1.
     """
     if longest < 1:
         raise ArgumentError(f"longest wanted at least 1 pixel, came {longest}")
     if isinstance(data, Prepared):
         raise ArgumentError(f"data is prepared already (longest={data.longest}); prepare the first")
+    if reading(data):
+        raise ArgumentError(
+            f"data reads photos in a way of its own ({type(data).__name__}), which prepare() does "
+            "not know; shrink them there (fnpipe.data.prepare.shrink)"
+        )
     sizes = fit(data.sizes, longest)
     scale = sizes.to(torch.float64) / data.sizes.clamp(min=1)
     fields = {name: getattr(data, name) for name in Dataset.__dataclass_fields__}

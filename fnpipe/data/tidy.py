@@ -143,5 +143,5 @@ def _hide_outside(
     position, flag = _snap(keypoints[..., :2], limits[:, None]), keypoints[..., 2:]
     inside = ((position >= 0) & (position <= limits[:, None])).all(2, keepdim=True)
     seen = (flag > 0) & inside
-    shown = torch.where(seen, torch.cat([position, flag], 2), torch.zeros(()))
+    shown = torch.where(seen, torch.cat([position, flag], 2), torch.zeros((), dtype=torch.float32))
     return shown, ((flag > 0) & ~seen).flatten(1).any(1)

@@ -4,6 +4,8 @@ Data sets and batches alike: both are :class:`fnpipe.types.Targets` of photos of
 """
 
 import json
+import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -16,6 +18,7 @@ from PIL import Image as pillow
 from torch import Tensor
 
 from fnpipe.data.build import check_choice
+from fnpipe.data.pairs import leads_out
 from fnpipe.types import ArgumentError, Image, Rings, Sizes, Targets
 
 
@@ -28,9 +31,12 @@ def write_images(
     *,
     file_names: Sequence[str],
 ) -> None:
-    """Save uint8 images [3, h, w] below ``folder``; a suffix names the format (PNG keeps bits)."""
-    for name, image in zip(file_names, images, strict=True):
-        path = Path(folder, name)
+    """Save uint8 images [3, h, w] below ``folder``; a suffix names the format (PNG keeps bits).
+
+    Raises ``ArgumentError`` for a name that leads out of the folder, and where two are one.
+    """
+    paths = _below(Path(folder), [*map(Path, file_names)])
+    for path, image in zip(paths, images, strict=True):
         path.parent.mkdir(parents=True, exist_ok=True)
         pillow.fromarray(image.cpu().permute(1, 2, 0).contiguous().numpy()).save(path)
 
@@ -101,7 +107,8 @@ def write_yolo(
     What YOLO has no words for: rows flagged ``ignore`` are left out; the rings of an instance
     become one (:func:`join`), which reads back as one, since a hole is written in the same way;
     "segment" writes a box row for an instance without rings. Raises ``ArgumentError`` where lengths
-    do not fit or the targets are of another task.
+    do not fit, the targets are of another task, or a name leads out of the folder, and where two
+    photos would have one text.
     """
     check_choice("task", task, ("detect", "segment", "pose", "obb"))
     files = _match("file_names", file_names, (), len(sizes))
@@ -109,6 +116,7 @@ def write_yolo(
     k, base = targets.keypoints.shape[1], Path(folder)
     if (task == "pose" and not k) or (task == "obb" and not targets.quads.shape[1]):
         raise ArgumentError(f"targets: wanted those of task {task!r}, got none")
+    paths = _below(base / "labels", [Path(file).with_suffix(".txt") for file in files])
     targets = targets.to("cpu")
     shapes = _fractions(targets, sizes.cpu(), task)
     texts: list[list[str]] = [[] for _ in files]
@@ -119,8 +127,7 @@ def write_yolo(
     ):
         if not ignore:
             texts[owner].append(" ".join([str(ids[label]), *map(repr, shape)]))
-    for file, rows in zip(files, texts, strict=True):
-        path = (base / "labels" / file).with_suffix(".txt")
+    for path, rows in zip(paths, texts, strict=True):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
     config = {"path": ".", "train": "images", "names": dict(zip(ids, names, strict=True))}
@@ -144,6 +151,18 @@ def join(rings: Sequence[Float64[Tensor, "_ 2"]]) -> Float64[Tensor, "p 2"]:
         here, there = divmod(int(gaps.argmin()), len(ring))
         joined = torch.cat([joined[: here + 1], ring[there:], ring[: there + 1], joined[here:]])
     return joined
+
+
+def _below(folder: Path, files: Sequence[Path]) -> list[Path]:
+    """Where to write files that must stay below a folder, photos of a data set beside none."""
+    for file in files:
+        if leads_out(str(file)):
+            raise ArgumentError(f"file_names: {str(file)!r} leads out of {folder}")
+    paths = [folder / os.path.normpath(file) for file in files]
+    twice = [str(path) for path, times in Counter(paths).items() if times > 1]
+    if twice:
+        raise ArgumentError(f"file_names: two photos would be written to {twice[0]}")
+    return paths
 
 
 def _match(name: str, given: Sequence[T] | None, default: Sequence[T], count: int) -> list[T]:

@@ -206,8 +206,8 @@ def _classes(config: Mapping[str, Any]) -> dict[int, str]:
     names, count = config.get("names"), config.get("nc")
     if names is None and count is not None:
         names = [str(id) for id in range(count)]
-    if not names:
-        raise DataError("names: wanted the classes, got none")
+    if not names or isinstance(names, str):
+        raise DataError(f"names: wanted the classes, got {names or 'none'}")
     pairs = names.items() if isinstance(names, Mapping) else enumerate(names)
     classes = {int(id): str(name) for id, name in sorted((int(id), name) for id, name in pairs)}
     if count is not None and count != len(classes):

@@ -16,6 +16,7 @@ from fnpipe import cuts
 from fnpipe.feed.addresses import Address
 from fnpipe.feed.job import Job
 from fnpipe.keys import Key, fold_in, key, partners
+from fnpipe.ops.warp import join_sources
 from fnpipe.pipeline import Pipeline, gather
 from fnpipe.stages.stage import Color
 from fnpipe.types import ArgumentError, DataError, LoaderError, NumericsError
@@ -55,7 +56,7 @@ def failure(job: Job, address: Address, ids: Tensor, error: Exception, who: str)
     """``error`` with the sample that causes it, its stage, and the code that repeats it."""
     trace = "".join(traceback.format_exception(error)).rstrip()
     ours = (ArgumentError, DataError, NumericsError, LoaderError)
-    kind = type(error) if type(error) in ours else LoaderError
+    kind = next((kind for kind in ours if isinstance(error, kind)), LoaderError)
     epoch, step, *_ = address
     where = f"{who}, epoch {epoch}, step {step}"
     # What the machine lacks is no sample's fault.
@@ -118,15 +119,19 @@ def blame(job: Job, address: Address, sample: int) -> tuple[str, Exception] | No
 def _parts(job: Job, pipeline: Pipeline, at: Key) -> Iterator[tuple[str, Callable[[], Any]]]:
     """The work on a sample in steps, each with its name; a step needs those before to succeed."""
     stages = pipeline.stages
-    for count in range(1, len(stages) + 1):
-        # Draws depend on names, not on what follows: the first stages alone draw what they drew.
-        some = Pipeline(stages[:count])
-        yield repr(stages[count - 1]), lambda some=some: some.draw(at, job.data)
-    plan = pipeline.draw(at, job.data)
+    try:
+        plan = pipeline.draw(at, job.data)
+    except Exception:
+        for count in range(1, len(stages) + 1):
+            # Draws depend on names, not on what follows: they draw what they drew before.
+            some = Pipeline(stages[:count])
+            yield repr(stages[count - 1]), lambda some=some: some.draw(at, job.data)
+        return
     yield "moving its targets", lambda: pipeline.annotate(plan, job.data)
-    for photo in plan.sources[plan.sources >= 0].unique().tolist():
-        yield f"reading {job.data.path(photo)}", lambda photo=photo: job.data.read(photo)
-    sources, local = gather(plan, job.data.read)
+    photos = plan.every_source
+    for photo in photos[photos >= 0].unique().tolist():
+        yield f"reading {job.data.path(photo)}", lambda photo=photo: job.data.read_packed(photo)
+    sources, local = gather(plan, job.data.read_packed, join=join_sources)
     for count in range(1, len(stages) + 1):
         some = Pipeline(stages[:count])
         if isinstance(stages[count - 1], Color):

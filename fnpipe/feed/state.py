@@ -5,6 +5,7 @@ from collections.abc import Callable
 from hashlib import blake2s
 from typing import Any
 
+from fnpipe.digests import sources_digest
 from fnpipe.feed.job import Job
 from fnpipe.schedules import values_of
 from fnpipe.types import ArgumentError
@@ -37,7 +38,7 @@ def _source(function: Callable[..., Any]) -> str:
     try:
         text = inspect.getsource(function)
     except (OSError, TypeError):
-        text = function.__code__.co_code.hex()
+        text = sources_digest(function)
     return f"{text}{inspect.getclosurevars(function).nonlocals}"
 
 

@@ -45,7 +45,9 @@ def shift_hsv(
     middle = minimum(r, upper)
     lower = minimum(g, b)
     chroma = high - minimum(middle, lower)
-    sixth = where(r < upper, where(g < b, 4.0, -2.0), where(g < b, -6.0, 0.0))
+    # Of two numbers where() makes torch's default dtype, which a user may have changed.
+    one = ones_like(high)
+    sixth = where(r < upper, where(g < b, 4.0 * one, -2.0), where(g < b, -6.0 * one, 0.0))
     share = reciprocal(clamp(high * chroma, min=SMALL, max=LARGE))
     hue = abs(((middle - lower) * high) * share + sixth) + (sextants - 3.0)
     hue = where(hue >= 3.0, hue - 6.0, hue)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fnpipe import numerics
+from fnpipe.digests import sources_digest
 from fnpipe.ops import raster
 from fnpipe.types import Rings
 
@@ -67,6 +68,6 @@ def _load(width: int, stride: int) -> Callable[..., tuple[Tensor]]:
     counts = [16] * (len(DTYPES) - 1) + [32]
     example = [torch.zeros(n, dtype=dtype) for n, dtype in zip(counts, DTYPES, strict=True)]
     shapes = [{0: crossings if n == 32 else points} for n in counts]
-    digest = numerics.sources_digest(*FUNCTIONS)
+    digest = sources_digest(*FUNCTIONS)
     key = f"masks {digest} {width} {stride}"
     return numerics.package(masks, example, key=key, dynamic_shapes=shapes)

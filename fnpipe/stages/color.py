@@ -57,8 +57,10 @@ class sometimes:
         check_probability("sometimes", "p", self.p)
 
     def draw(self, key: Key) -> Float64[Tensor, " b"]:
-        happens = keys.bernoulli(fold_in(key, "sometimes"), self.p)
-        return torch.where(happens, self.then.draw(key), self.otherwise)
+        own = fold_in(key, "sometimes")
+        # One inside another wants chances of its own: under this key it would happen with this one.
+        then = self.then.draw(own if isinstance(self.then, sometimes) else key)
+        return torch.where(keys.bernoulli(own, self.p), then, self.otherwise)
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,7 @@ class color:
     def draw(self, key: Key) -> Row:
         columns = [d.draw(fold_in(key, n)) for n, d in self.draws]
         if not columns:
-            return torch.zeros(*key.sample.shape, 0)
+            return torch.zeros(*key.sample.shape, 0, dtype=torch.float32)
         return torch.stack(columns, -1).to(torch.float32)
 
     @property

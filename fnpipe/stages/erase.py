@@ -56,6 +56,6 @@ class erase:
         return Over(
             plan=only(plan, nowhere),  # no photo lies on top: all of it is fill
             cover=rectangles(low, low + sides, erased),
-            weight=torch.ones(len(plan)),
+            weight=torch.ones(len(plan), dtype=torch.float32),
             instances=scene.instances[:0],
         )

@@ -1,5 +1,6 @@
 """The last stages: what the images become, and which targets stay."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import KW_ONLY
 
@@ -67,8 +68,8 @@ class keep:
 
 def _three(name: str, given: Sequence[float]) -> tuple[float, float, float]:
     numbers = tuple(float(x) for x in given)
-    if len(numbers) != 3:
-        raise ArgumentError(f"finish: {name} wanted three numbers, came {given!r}")
+    if len(numbers) != 3 or not all(map(math.isfinite, numbers)):
+        raise ArgumentError(f"finish: {name} wanted three finite numbers, came {given!r}")
     return numbers
 
 

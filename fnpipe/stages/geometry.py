@@ -211,4 +211,5 @@ class flip:
         check_probability("flip", "vertical", self.vertical)
 
     def mirror(self, key: Key) -> Bool[Tensor, "b 2"]:
-        return uniform(key, 2) < torch.tensor([self.horizontal, self.vertical])
+        chances = torch.tensor([self.horizontal, self.vertical], dtype=torch.float32)
+        return uniform(key, 2) < chances

@@ -75,7 +75,9 @@ class cutmix:
         high = torch.minimum((centre + half + 0.5).floor(), frame)
         cut = (u[:, 2] < self.p) & (high > low).all(1)
         cover = rectangles(low[:, None], high[:, None], cut[:, None])
-        return _over(plan, scene, cut, cover, torch.ones(len(plan)), window=True)
+        return _over(
+            plan, scene, cut, cover, torch.ones(len(plan), dtype=torch.float32), window=True
+        )
 
 
 def beta(key: Key, alpha: int) -> Float64[Tensor, "*batch"]:

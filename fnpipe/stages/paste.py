@@ -60,7 +60,7 @@ class copy_paste:
         return Over(
             plan=only(plan, images),
             cover=by_image(pasted, len(plan)),
-            weight=torch.ones(len(plan)),
+            weight=torch.ones(len(plan), dtype=torch.float32),
             instances=scene.instances[pasted.ids],
         )
 

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from fnpipe.numerics import audit, compiled, count_differences, package, sources_digest
+from fnpipe.digests import sources_digest
+from fnpipe.numerics import audit, compiled, count_differences, package
 from fnpipe.stages.color import pointwise
 from fnpipe.types import Finish
 

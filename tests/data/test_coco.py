@@ -242,10 +242,21 @@ def test_names_are_literal_and_may_lead_out_where_allowed(
         ("detect", {"category_id": 7}, "category_id 7; wanted one of [1]"),
         ("detect", {"bbox": [1, 2, 3]}, "bbox: wanted 4 numbers, got 3"),
         ("detect", {"bbox": [1, 2, 3, float("nan")]}, "bbox: wanted finite numbers, got [1, 2, 3"),
+        ("detect", {"bbox": [1, 2, 3, 10**400]}, "int too large to convert to float"),
+        ("detect", {"iscrowd": "0"}, "iscrowd: wanted 0 or 1, got '0'"),
         ("segment", {"segmentation": [[1, 2, 3]]}, "segmentation: wanted lists of x, y, x, y, "),
         ("segment", {"segmentation": [1, 2, 3]}, "segmentation: wanted lists of x, y, x, y, "),
         ("segment", {"segmentation": [[1, 2, 3, float("inf")]]}, "segmentation: wanted finite"),
-        ("segment", {"segmentation": {"counts": [1], "size": [2, 2]}}, "RLE runs: wanted 2 x 2"),
+        (
+            "segment",
+            {"segmentation": {"counts": [1], "size": [100, 100]}},
+            "RLE runs: wanted 100 x 100",
+        ),
+        (
+            "segment",
+            {"segmentation": {"counts": [0, 4], "size": [2, 2]}},
+            "segmentation: RLE of size [2, 2]; wanted [100, 100], the photo's height and width",
+        ),
         ("segment", {"segmentation": {"counts": [4]}}, "no 'size'"),
         ("pose", {"keypoints": [1, 2]}, "keypoints: wanted 9 numbers, got 2"),
         ("pose", {"keypoints": [1, 2, 3] * 3}, "keypoints: wanted flags 0, 1 or 2, got [3]"),
@@ -273,6 +284,11 @@ def test_what_cannot_be_understood_is_named(load_coco, task: str, annotation: di
             "category 1: two have this id",
         ),
         ('{"images": [], "annotations": [], "categories": [{"id": "1"}]}', "wanted an integer id"),
+        (
+            f'{{"images": [{{"id": {2**63}, "file_name": "a.png"}}],'
+            '"annotations": [], "categories": []}',
+            "image 9223372036854775808: wanted an integer id of 64 bits",
+        ),
         ('{"images": [], "annotations": [{"id": 5}], "categories": []}', "tation 5: no 'image_id'"),
         ('{"images": [{"id": 1}], "annotations": [], "categories": []}', "no 'file_name'"),
     ],
@@ -282,6 +298,18 @@ def test_a_file_that_is_no_coco_is_named(tmp_path: Path, save_photo, text: str, 
     (tmp_path / "bad.json").write_text(text)
     with pytest.raises(DataError, match=rf"bad\.json: .*{message}"):
         read_coco(tmp_path / "bad.json", tmp_path)
+
+
+@pytest.mark.parametrize("size", [("100", "100"), (100.5, 100), (0, 100), (-100, 100)])
+def test_what_is_no_size_cannot_be_trusted(load_coco, size: tuple):
+    image = {"id": 1, "file_name": "a.png", "width": size[0], "height": size[1]}
+    message = (
+        f"image 1: wanted a width and a height in whole pixels, got {size[0]!r} and {size[1]!r}"
+    )
+    with pytest.raises(DataError, match=re.escape(message)):
+        load_coco(BOX, images=[image], scan="trust")
+    image |= {"width": 100.0, "height": 100}  # as some tools write it
+    assert load_coco(BOX, images=[image], scan="trust").sizes.tolist() == [[100, 100]]
 
 
 def test_a_missing_file_is_named(tmp_path: Path):

@@ -1,6 +1,7 @@
 """A data set as a value: indexing, subsets, pickling, and a fingerprint that misses nothing."""
 
 import pickle
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,11 +10,14 @@ from typing import Any
 import pytest
 import torch
 import torch.multiprocessing
+from PIL import Image
 
-from fnpipe import crop, make_batch, pipe
+from fnpipe import Loader, crop, make_batch, pipe
 from fnpipe.data.coco import read_coco
 from fnpipe.data.dataset import Dataset, Report
+from fnpipe.data.prepare import prepare
 from fnpipe.ops.warp import unpack
+from fnpipe.types import ArgumentError, DataError
 
 
 @pytest.fixture
@@ -62,6 +66,21 @@ def test_what_a_subclass_reads_is_what_batches_are_made_of(pair: Dataset):
     assert torch.equal(batches[0].images, 255 - batches[1].images)
 
 
+def test_a_photo_that_has_another_size_than_it_had_is_refused(pair: Dataset):
+    """Its targets would lie elsewhere: a pool refuses it with the same words."""
+    small = prepare(pair, longest=20)
+    Image.new("RGB", (7, 9)).save(pair.root / "2.png")
+    message = f"{pair.root / '2.png'}: 7 x 9 pixels, the data set says 40 x 10; read the data set"
+    for read in (pair.read, pair.read_packed, small.read, pair.__getitem__):
+        with pytest.raises(DataError, match="7 x 9 pixels, the data set says"):
+            read(2)
+    with pytest.raises(DataError, match=re.escape(message)):
+        make_batch(pair, pipe(crop(10)), [0, 2], seed=0)
+    loader = Loader(pair, pipe(crop(10)), batch_size=3, seed=0, worker_backend="eager")
+    with pytest.raises(DataError, match=re.escape(message)):
+        next(iter(loader))
+
+
 def test_indices_count_from_either_end_and_stop(pair: Dataset):
     assert pair.path(-1) == pair.path(2) == pair.root / "2.png"
     assert pair[-3].id == 0
@@ -90,6 +109,11 @@ def test_a_subset_is_a_data_set(pair: Dataset):
     assert part.targets.rings.instance_offsets.tolist() == [0, 1, 1, 2, 2, 3]
     assert torch.equal(part[1].image, pair[0].image)
     assert len(pair.subset([])) == 0
+    for mask in (torch.tensor([True, False, True]), [True, False, True]):
+        with pytest.raises(
+            ArgumentError, match=r"indices wanted integers, came torch\.bool; of a m"
+        ):
+            pair.subset(mask)
     assert len(pair.subset(torch.tensor([True, False, True]).nonzero().squeeze(1))) == 2
 
 

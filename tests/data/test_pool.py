@@ -1,19 +1,23 @@
 """Pools: the same bytes as decoding anew, whatever the kind, and never of another photo."""
 
+import contextlib
 import json
 import os
 import pickle
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch import Tensor
 
 import fnpipe as fp
 from fnpipe.data.bill import bill
 from fnpipe.data.coco import read_coco
+from fnpipe.data.dataset import Dataset
 from fnpipe.data.prepare import prepare
 from fnpipe.types import ArgumentError, DataError
 
@@ -206,6 +210,29 @@ def test_a_photo_that_is_repaired_is_taken_up(write_photos, make_pool, decoded, 
     assert len(decoded) == 1 + 4  # the comparison reads all
 
 
+@pytest.mark.parametrize("policy", ["raise", "drop"])
+def test_a_photo_that_could_not_be_read_once_is_taken_up(
+    write_photos, make_pool, monkeypatch, decoded, assert_holds, policy: str
+):
+    """As where a network was down for a moment: its file stays what it was."""
+    data = write_photos(4)
+    with monkeypatch.context() as patch:
+
+        def fail(self, index, **known):
+            if index == 2:
+                raise DataError("Input/output error")
+            return read(self, index, **known)
+
+        read = Dataset.read_packed
+        patch.setattr(Dataset, "read_packed", fail)
+        with contextlib.suppress(DataError):
+            assert len(make_pool(data, unreadable=policy).data) == 3
+    decoded.clear()
+    made = make_pool(data, unreadable=policy)
+    assert set(decoded) == {"2.png"}
+    assert_holds(made, data)
+
+
 def test_a_photo_of_another_size_than_the_data_set_says_is_refused(write_photos, make_pool):
     data = write_photos(3)
     Image.new("RGB", (7, 9)).save(data.root / "1.png")
@@ -214,6 +241,15 @@ def test_a_photo_of_another_size_than_the_data_set_says_is_refused(write_photos,
     assert str(error.value) == (
         f"{data.root / '1.png'}: 7 x 9 pixels, the data set says 29 x 21; read the data set anew"
     )
+
+
+def test_a_photo_beyond_a_prefix_that_has_another_size_is_refused(write_photos, make_pool):
+    data = write_photos(3)
+    made = make_pool(data, limit=8000, overflow="prefix")
+    assert made.held.tolist() == [True, True, False]
+    Image.new("RGB", (7, 9)).save(data.root / "2.png")
+    with pytest.raises(DataError, match="7 x 9 pixels, the data set says 28 x 22; read the data"):
+        fp.make_batch(data, fp.pipe(fp.crop(8)), [1, 2], seed=0, pool=made)
 
 
 def test_case_98_a_photo_of_equal_size_and_mtime_is_served_anew(
@@ -269,6 +305,55 @@ def test_rebuilding_decodes_all_and_leaves_the_old_one_as_it_is(
     assert decoded == ["0.png", "1.png", "2.png"]
     assert_holds(new, made.data)
     assert torch.equal(words_of(made, 1), old)
+
+
+@dataclass(frozen=True, eq=False)
+class Shifted(Dataset):
+    """Codes plus a number."""
+
+    by: int = 1
+
+    def read(self, index: int) -> Tensor:
+        return super().read(index) + self.by
+
+
+@pytest.mark.parametrize("kind", ["ram", "disk"])
+def test_what_a_subclass_reads_has_a_file_of_its_own(write_photos, make_pool, assert_holds, kind):
+    data = write_photos()
+    every = data, Shifted(**vars(data)), Shifted(**vars(data), by=2)
+    pools = [make_pool(each, kind) for each in every]
+    for made, each in zip(pools, every, strict=True):
+        assert_holds(made, each)
+
+
+def test_a_pool_of_other_photos_is_refused(write_photos, make_pool, tmp_path: Path):
+    """Also where theirs are as many, in the same sizes: frames of a film, or another order."""
+    data = write_photos(16)
+    other = write_photos(16, folder="others", seed=1)
+    moved = data.subset([15, *range(1, 15), 0])  # the fifteenth after it is as large
+    assert torch.equal(moved.sizes, data.sizes)
+    message = r"pool holds 16 photos that are not data's 16, .*: pass pool\.data as data"
+    made, train = make_pool(data), fp.pipe(fp.crop(8))
+    for wrong in (other, moved, Shifted(**vars(data))):
+        with pytest.raises(ArgumentError, match=message):
+            fp.Loader(wrong, train, batch_size=2, seed=0, pool=made)
+        with pytest.raises(ArgumentError, match=message):
+            fp.make_batch(wrong, train, [0], seed=0, pool=made)
+    (tmp_path / "link").symlink_to(data.root)
+    linked = read_coco(tmp_path / "link" / "coco.json", tmp_path / "link")
+    above = read_coco_from_above(data, tmp_path)
+    for same in (read_coco(data.root / "coco.json", data.root), linked, above):
+        batch = fp.make_batch(same, train, range(16), seed=0, pool=made)
+        assert torch.equal(batch.images, fp.make_batch(data, train, range(16), seed=0).images)
+
+
+def read_coco_from_above(data: Dataset, root: Path) -> Dataset:
+    """The same photos, their folder in their names."""
+    content = json.loads((data.root / "coco.json").read_text())
+    for image in content["images"]:
+        image["file_name"] = f"{data.root.name}/{image['file_name']}"
+    (root / "above.json").write_text(json.dumps(content))
+    return read_coco(root / "above.json", root)
 
 
 def test_an_empty_data_set_makes_an_empty_pool(write_photos, make_pool):

@@ -1,5 +1,6 @@
 """Building: only what changed, taken up where it was left, whole whoever is killed."""
 
+import errno
 import multiprocessing
 import os
 import random
@@ -84,6 +85,26 @@ def test_an_interrupted_build_is_taken_up(
     assert decoded == ["0.png", "4.png", "5.png"]
     assert_holds(made, data)
     assert len(pool_files()) == 1
+
+
+def test_a_build_that_cannot_begin_leaves_nothing(
+    write_photos, make_pool, monkeypatch, pool_files, assert_holds
+):
+    data = write_photos(3)
+
+    def fail(descriptor, length):
+        raise OSError(errno.EFBIG, "File too large")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "truncate", fail)
+        with pytest.raises(OSError, match="File too large"):
+            make_pool(data)
+    assert pool_files() == []
+    made = make_pool(data)
+    made.file.path.with_name(f".{made.file.path.name}.0-0.part").touch()  # killed just before that
+    made.file.path.unlink()
+    assert_holds(make_pool(data), data)
+    assert pool_files() == [made.file.path.name]
 
 
 def test_a_build_of_several_processes_is_taken_up_after_control_c(

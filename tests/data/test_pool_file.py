@@ -22,6 +22,7 @@ from fnpipe.types import DataError, Targets
         (32, bytes(32), "its seal is not that of its rows; it was not finished"),
         (-4, None, "bytes, its rows say otherwise"),
         (100, None, "not a pool file"),
+        (0, None, "not a pool file"),
     ],
 )
 def test_a_broken_file_is_named_and_replaced(

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fnpipe.data.coco import read_coco
+from fnpipe.data.dataset import Dataset
 from fnpipe.data.prepare import fit, prepare, shrink
 from fnpipe.types import ArgumentError
 
@@ -122,3 +123,13 @@ def test_it_is_done_once(load_coco):
         prepare(data, longest=0)
     with pytest.raises(ArgumentError, match=r"prepared already \(longest=64\); prepare the first"):
         prepare(prepare(data, longest=64), longest=32)
+
+
+def test_what_a_subclass_reads_is_not_lost(load_coco):
+    class Inverted(Dataset):
+        def read(self, index: int) -> Tensor:
+            return 255 - super().read(index)
+
+    data = Inverted(**vars(load_coco()))
+    with pytest.raises(ArgumentError, match=r"data reads photos in a way of its own \(Inverted\)"):
+        prepare(data, longest=64)

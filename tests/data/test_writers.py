@@ -1,6 +1,7 @@
 """What is written is read back, bit for bit where the format has words for it."""
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -202,3 +203,29 @@ def test_lengths_that_do_not_fit_are_named(load_coco, tmp_path: Path):
             write_yolo(*arguments, file_names=["a"], names=["thing"], task=task)
     with pytest.raises(ArgumentError, match="task: wanted one of detect, segment, pose, obb"):
         write_yolo(*arguments, file_names=["a"], names=["thing"], task="boxes")
+
+
+@pytest.mark.parametrize("wrong", ["{}/a.png", "../photos/a.png", "b/../../photos/a.png"])
+def test_nothing_is_written_over_photos_and_their_labels(load_coco, tmp_path: Path, wrong: str):
+    data, photos = load_coco({"bbox": [10, 20, 30, 40]}), tmp_path / "photos"
+    photos.mkdir()
+    (photos / "a.png").write_bytes(data.path(0).read_bytes())
+    (photos / "a.txt").write_text("a user's own")
+    name, image = wrong.format(photos), torch.zeros(1, 3, 4, 4, dtype=torch.uint8)
+    targets = data.targets, data.sizes
+    with pytest.raises(ArgumentError, match=f"file_names: '{re.escape(name)}' leads out of"):
+        write_images(tmp_path / "out", image, file_names=[name])
+    with pytest.raises(ArgumentError, match=r"file_names: '.*/a.txt' leads out of"):
+        write_yolo(tmp_path / "out", *targets, file_names=[name], names=["thing"])
+    assert (photos / "a.png").read_bytes() == data.path(0).read_bytes()
+    assert (photos / "a.txt").read_text() == "a user's own"
+
+
+def test_two_photos_of_one_label_file_are_refused(write_photos, tmp_path: Path):
+    data, out = write_photos(2), tmp_path / "out"
+    names = ["b/../a.jpg", "a.png"]
+    with pytest.raises(ArgumentError, match=f"two photos would be written to {out}/labels/a.txt"):
+        write_yolo(out, data.targets, data.sizes, file_names=names, names=["thing"])
+    with pytest.raises(ArgumentError, match=f"two photos would be written to {out}/a.png"):
+        write_images(out, torch.zeros(2, 3, 4, 4, dtype=torch.uint8), file_names=["a.png"] * 2)
+    assert not out.exists()

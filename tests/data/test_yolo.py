@@ -257,6 +257,8 @@ def test_a_split_may_be_a_text_file_or_a_list(tmp_path: Path, save_photo: Callab
     assert data.categories == (0, 7)
     assert data.names == ("cat", "dog")
     assert names(read_yolo(tmp_path / "data.yaml", split="val")) == names(data)[:2]
+    (tmp_path / "list.txt").write_text(listed, encoding="utf-8-sig")  # as Windows' editor saves it
+    assert names(read_yolo(tmp_path / "data.yaml")) == names(data)
 
 
 def test_photos_beyond_the_root_keep_their_whole_path(tmp_path: Path, save_photo):
@@ -287,6 +289,7 @@ def test_links_in_a_circle_end(tmp_path: Path, save_photo):
     [
         ("names: [cat]", "no split 'train'"),
         ("train: images", "names: wanted the classes, got none"),
+        ("train: images\nnames: person", "names: wanted the classes, got person"),
         ("train: images\nnames: [cat]\nnc: 2", "nc is 2, but there are 1 names"),
         ("[1, 2]", "wanted keys and values"),
         ("a: [", "not YAML"),

@@ -1,11 +1,13 @@
 """A sample that fails: who it is, at what, how to see it again, and who takes its place."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from PIL import Image as pillow
 from torch import Tensor
 
 import fnpipe as fp
@@ -122,12 +124,12 @@ class Broken:
         raise OSError("no draw today")
 
 
-def test_what_fails_together_only_is_told_of_all(data: Dataset):
+def test_what_fails_together_only_is_told_of_all(data: Dataset, tmp_path: Path):
     """Two photos of unlike size make no batch, though each is one alone."""
-    unlike = object.__new__(Dataset)
-    sizes = data.sizes.clone()
+    root, sizes = shutil.copytree(data.root, tmp_path / "unlike"), data.sizes.clone()
+    pillow.new("RGB", (9, 9)).save(root / "4.png")
     sizes[4] = 9
-    vars(unlike).update(vars(data), sizes=sizes)
+    unlike = replace(data, root=root, sizes=sizes)
     with pytest.raises(ArgumentError) as caught:
         list(load(unlike, pipeline=fp.pipe(), shuffle=False))
     assert str(caught.value).startswith("no worker, epoch 0, step 0, samples [0, 1, 2, 3, 4]: ")
@@ -158,6 +160,46 @@ def test_case_10_replacements_are_the_same_whatever_the_batch(broken: Dataset):
     assert [r.sample for r in told[0]] == [3, 6]
     assert all(str(broken.root / f"{r.sample}.png") in r.why for r in told[0])
     assert sorted({*range(10)} - {3, 6} | {r.by for r in told[0]}) == [0, 1, 2, 4, 5, 7, 8, 9]
+
+
+@pytest.mark.parametrize(
+    "layer", [fp.mixup(p=1.0), fp.cutmix(p=1.0), fp.copy_paste(p=1.0, source="other")]
+)
+def test_the_photo_of_a_layer_is_blamed_and_its_sample_replaced(broken: Dataset, layer: Any):
+    """Every sample whose partner is one of the two broken ones, and these themselves."""
+    pipeline = fp.pipe(fp.letterbox(16), layer)
+    with pytest.raises(
+        DataError, match=r"sample \d \(.*\), reading .*/[36]\.png: .*\nto see it ag"
+    ):
+        list(load(broken, pipeline=pipeline))
+    loader = load(broken, pipeline=pipeline, on_error="replace", seed=1)
+    assert sum(len(batch) for batch in loader) == 10
+    assert {3, 6} <= {failed.sample for failed in loader.replaced}
+
+
+def test_a_stage_that_could_not_stand_last_is_not_blamed(data: Dataset, tmp_path: Path):
+    """Photos of any size are mixed before they are letterboxed together; one cannot be read."""
+    root, sizes = shutil.copytree(data.root, tmp_path / "unlike"), data.sizes.clone()
+    (root / "4.png").write_bytes(b"")
+    sizes[4] = 9
+    unlike = replace(data, root=root, sizes=sizes)
+    pipeline = fp.pipe(fp.mixup(p=1.0), fp.letterbox(8))
+    with pytest.raises(DataError, match=r"reading .*/4\.png: .*the file is empty\nto see it again"):
+        list(load(unlike, pipeline=pipeline))
+
+
+@pytest.mark.parametrize("wrong", [None, torch.zeros(3, 12, 16), torch.zeros(1, 12, 16).byte()])
+def test_what_a_subclass_reads_wrongly_is_told_with_its_sample(data: Dataset, wrong: Any):
+    class Odd(Dataset):
+        def read(self, index: int) -> Any:
+            return wrong if index == 7 else super().read(index)
+
+    odd = Odd(**vars(data))
+    with pytest.raises((ArgumentError, LoaderError), match=r"sample 7 \(.*\), reading .*/7\.png: "):
+        list(load(odd))
+    loader = load(odd, on_error="replace")
+    assert sum(len(batch) for batch in loader) == 10
+    assert [failed.sample for failed in loader.replaced] == [7]
 
 
 def test_ten_replacements_that_fail_are_enough(broken: Dataset):

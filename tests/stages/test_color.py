@@ -136,6 +136,13 @@ def test_ones_own_stage_is_a_value():
     assert pickle.loads(pickle.dumps(fp.pointwise(darken).drawn())).color is darken
 
 
+def test_sometimes_in_sometimes_has_chances_of_its_own(samples: Samples):
+    inner = fp.sometimes(0.5, fp.uniform(1.0, 1.0), 2.0)
+    drawn = fp.sometimes(0.5, inner, 3.0).draw(samples(1000))
+    shares = [float((drawn == value).double().mean()) for value in (1.0, 2.0, 3.0)]
+    assert shares == pytest.approx([0.25, 0.25, 0.5], abs=0.06)  # four deviations
+
+
 def test_sometimes_draws_the_same_when_it_happens(samples: Samples):
     maybe = fp.sometimes(0.5, fp.uniform(2.0, 3.0), 0.0).draw(samples(1000))
     happened = maybe != 0

@@ -58,6 +58,10 @@ def test_a_stage_is_written_as_it_was_called(stage: Any):
             lambda: fp.finish(std=(1.0, 0.0, 1.0)),
             "finish: std wanted three numbers > 0, came (1.0, 0.0, 1.0)",
         ),
+        (
+            lambda: fp.finish(mean=(0.0, float("nan"), 0.0)),
+            "finish: mean wanted three finite numbers, came (0.0, nan, 0.0)",
+        ),
         (lambda: fp.keep(visible=2.0), "keep: visible wanted a number in [0, 1], came 2.0"),
         (lambda: fp.keep(side=-1.0), "keep: side wanted a number >= 0, came -1.0"),
     ],
