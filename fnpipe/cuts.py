@@ -289,6 +289,17 @@ def make_masks(parcel: Parcel, pipeline: Pipeline, backend: str) -> Masks:
     return pipeline.masking.rasterize(targets, len(plan), plan.size, impl=impl)
 
 
+def _whole(name: str, given: Any) -> Tensor:
+    """Integers as a tensor. Errors: ArgumentError."""
+    try:
+        found = torch.as_tensor(given)
+    except (RuntimeError, TypeError, ValueError):
+        found = torch.zeros(1)
+    if found.numel() and (found.is_floating_point() or found.dtype == torch.bool):
+        raise ArgumentError(f"{name} wanted integers, came {given!r:.80}")
+    return found.to(torch.int64)
+
+
 def make_batch(
     data: Any,
     pipeline: Pipeline,
@@ -301,9 +312,16 @@ def make_batch(
 ) -> Batch:
     """The batch of samples ``ids`` (a sequence or a tensor [b]), here and now, on the CPU.
 
-    Errors: ArgumentError for ids that are no photos of ``data``.
+    Errors: ArgumentError for ids that are no photos of ``data``, and for a schedule: one of its
+    pipelines is wanted.
     """
-    rows = torch.as_tensor(ids, dtype=torch.int64).reshape(-1)
+    if not isinstance(pipeline, Pipeline):
+        raise ArgumentError(f"pipeline wanted fnpipe.pipe(...), came {pipeline!r:.80}")
+    if not isinstance(data, Photos):
+        raise ArgumentError(
+            f"data wanted a data set, as fnpipe.read_coco gives one, came {data!r:.80}"
+        )
+    rows = _whole("ids", ids).reshape(-1)
     if len(rows) == 0 or not (0 <= int(rows.min()) and int(rows.max()) < len(data)):
         raise ArgumentError(f"ids wanted samples in [0, {len(data)}), came {rows.tolist()}")
     parcel = draw(data, pipeline, key(seed=seed, epoch=epoch, sample=rows))

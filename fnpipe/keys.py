@@ -10,6 +10,7 @@ the pipeline are not in it. All of it is integer arithmetic until a word becomes
 import math
 from functools import lru_cache
 from hashlib import blake2s
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -53,8 +54,7 @@ def key(*, seed: int, epoch: int | Tensor, sample: int | Tensor) -> Key:
     A seed is any 64-bit integer, signed or not: -1 and 2**64 - 1 are the same bits, so the same
     seed. Raises ArgumentError for what is out of range and for tensors that are not int64.
     """
-    if not -(2**63) <= seed < 2**64:
-        raise ArgumentError(f"seed: wanted a 64-bit integer, came {seed}")
+    seed = check_seed(seed)
     samples = _integers_in("sample", sample, 0, 2**32)
     epochs = _integers_in("epoch", epoch, 0, 2**32).to(samples.device)
     try:
@@ -64,6 +64,17 @@ def key(*, seed: int, epoch: int | Tensor, sample: int | Tensor) -> Key:
         raise ArgumentError(f"epoch, sample: wanted shapes that fit, came {shapes}") from error
     signed = (seed + 2**63) % 2**64 - 2**63
     return Key(torch.tensor(signed, device=samples.device), epochs, samples)
+
+
+def check_seed(seed: Any) -> int:
+    """The seed as Python's integer, whatever integer came. Errors: ArgumentError."""
+    try:
+        whole = index(seed)
+    except TypeError:
+        whole = 2**64
+    if not -(2**63) <= whole < 2**64:
+        raise ArgumentError(f"seed: wanted a 64-bit integer, came {seed!r}")
+    return whole
 
 
 def fold_in(key: Key, name: str) -> Key:
@@ -327,7 +338,11 @@ def _integers_in(name: str, given: int | Tensor, start: int, stop: int) -> Tenso
             raise ArgumentError(f"{name}: wanted int64, came {given.dtype}")
         wrong = given[(given < start) | (given >= stop)].tolist()
     else:
-        wrong = [] if start <= given < stop else [given]
+        try:
+            given = index(given)
+            wrong = [] if start <= given < stop else [given]
+        except TypeError:
+            wrong = [f"{given!r:.80}; several are an int64 tensor"]
     if wrong:
         raise ArgumentError(f"{name}: wanted integers in [{start}, {stop}), came {wrong[0]}")
     return torch.as_tensor(given)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ from fnpipe.data.decode import PIXEL_LIMIT, read_image, read_packed
 from fnpipe.ops.annotate import take
 from fnpipe.ops.points import gather_ragged
 from fnpipe.ops.warp import pack_image
-from fnpipe.types import Image, Offsets, Sample, Sizes, Targets, Words
+from fnpipe.types import ArgumentError, Image, Offsets, Sample, Sizes, Targets, Words
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,12 @@ class Dataset:
 
     def __getitem__(self, index: int) -> Sample:
         """Photo ``index`` with a copy of its targets (``owner`` all 0). Raises ``IndexError``."""
-        index = range(len(self))[index]
+        if isinstance(index, slice):
+            raise TypeError("a data set is indexed by one photo; a part of it is data.subset(...)")
+        try:
+            index = range(len(self))[index]
+        except IndexError:
+            raise IndexError(f"photo {index}: there are {len(self)}") from None
         start, stop = self.offsets[index : index + 2].tolist()
         targets = take(self.targets, torch.arange(start, stop))
         targets = targets.replace(owner=torch.zeros_like(targets.owner))
@@ -134,6 +140,14 @@ class Dataset:
         words = (self.names, self.categories, self.keypoint_flip, self.task)
         digest.update(repr(words).encode())
         return digest.hexdigest()
+
+
+def check_dataset(data: Any) -> None:
+    """Raise ``ArgumentError`` for anything else."""
+    if not isinstance(data, Dataset):
+        raise ArgumentError(
+            f"data wanted a data set, as fnpipe.read_coco gives one, came {data!r:.80}"
+        )
 
 
 def pack_names(names: Iterable[str]) -> tuple[UInt8[Tensor, " c"], Offsets]:

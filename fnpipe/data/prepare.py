@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float64, UInt8
 from torch import Tensor
 
-from fnpipe.data.dataset import Dataset
+from fnpipe.data.dataset import Dataset, check_dataset
 from fnpipe.types import ArgumentError, Image, Sizes, Targets
 
 
@@ -29,8 +29,9 @@ def prepare(data: Dataset, *, longest: int) -> Prepared:
     enlarged. Preparing what is prepared resamples once, to the smaller of the two sizes. Errors:
     ArgumentError for ``longest`` below 1.
     """
-    if longest < 1:
-        raise ArgumentError(f"longest wanted at least 1 pixel, came {longest}")
+    if type(longest) is not int or longest < 1:
+        raise ArgumentError(f"longest wanted at least 1 pixel, came {longest!r}")
+    check_dataset(data)
     if isinstance(data, Prepared):
         raise ArgumentError(f"data is prepared already (longest={data.longest}); prepare the first")
     sizes = fit(data.sizes, longest)

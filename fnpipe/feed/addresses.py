@@ -88,8 +88,8 @@ class Epochs:
                 raise ArgumentError(
                     f"drop_last leaves no batch: {self.count} photos, batch_size {size}"
                 )
-        if self.limit is not None and self.limit < 1:
-            raise ArgumentError(f"limit wanted >= 1, came {self.limit}")
+        if self.limit is not None and (type(self.limit) is not int or self.limit < 1):
+            raise ArgumentError(f"limit wanted an integer >= 1, came {self.limit!r}")
 
 
 @lru_cache(maxsize=4)

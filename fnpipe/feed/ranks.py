@@ -31,8 +31,9 @@ def share(rank: int | None, world_size: int | None) -> Share:
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             return Share(torch.distributed.get_rank(), torch.distributed.get_world_size())
         return Share()
-    if rank is None or world_size is None or not 0 <= rank < world_size:
+    whole = isinstance(rank, int) and isinstance(world_size, int)
+    if not whole or not 0 <= rank < world_size:
         raise ArgumentError(
-            f"rank, world_size wanted 0 <= rank < world_size, came {rank}, {world_size}"
+            f"rank, world_size wanted 0 <= rank < world_size, came {rank!r}, {world_size!r}"
         )
     return Share(rank, world_size)

@@ -66,10 +66,11 @@ class keep:
 
 
 def _three(name: str, given: Sequence[float]) -> tuple[float, float, float]:
-    numbers = tuple(float(x) for x in given)
-    if len(numbers) != 3:
-        raise ArgumentError(f"finish: {name} wanted three numbers, came {given!r}")
-    return numbers
+    try:
+        r, g, b = (float(x) for x in given)
+    except (TypeError, ValueError):
+        raise ArgumentError(f"finish: {name} wanted three numbers, came {given!r}") from None
+    return r, g, b
 
 
 def _single(x: float) -> float:

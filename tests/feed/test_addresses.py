@@ -64,7 +64,7 @@ def test_an_epoch_may_be_limited():
             {"batch_size": fp.schedule({0: 4, 5: 11}), "drop_last": True},
             "drop_last leaves no batch: 10 photos, batch_size 11",
         ),
-        ({"batch_size": 4, "limit": 0}, "limit wanted >= 1, came 0"),
+        ({"batch_size": 4, "limit": 0}, "limit wanted an integer >= 1, came 0"),
     ],
 )
 def test_an_epoch_without_a_batch_is_refused(given: dict[str, Any], message: str):
