@@ -14,9 +14,11 @@ from fnpipe.cli.options import (
     add_source,
     as_codes,
     check_index,
+    picture,
+    port,
     positive,
     read,
-    recipe,
+    recipe_at,
     source_arguments,
     without_mirrors,
 )
@@ -75,8 +77,8 @@ def run_preview(options: argparse.Namespace) -> None:
     data = read(options)
     first = check_index(options.index, data)
     ids = range(first, min(first + options.count, len(data)))
-    train = as_codes(without_mirrors(recipe(options), data))
     at = {"seed": options.seed, "epoch": options.epoch}
+    train = as_codes(without_mirrors(recipe_at(options, **at), data))
     said = f"photos {ids.start} to {ids.stop - 1} of {len(data)}"
     if options.sheet == "seeds":
         shown, said = sheets.seeds(data, train, first, count=options.count, **at), f"photo {first}"
@@ -112,7 +114,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     demo.set_defaults(run=run_demo)
     demo.add_argument("--seed", type=int, default=0, help="of all randomness (default: 0)")
-    demo.add_argument("--out", type=Path, default=Path("demo.png"), help="default: demo.png")
+    demo.add_argument("--out", type=picture, default=Path("demo.png"), help="default: demo.png")
     add_preview(
         commands.add_parser(
             "preview",
@@ -129,7 +131,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     look.set_defaults(run=run_explore)
     add_source(look)
-    look.add_argument("--port", type=int, default=8765, help="default: 8765; 0 takes a free one")
+    look.add_argument("--port", type=port, default=8765, help="default: 8765; 0 takes a free one")
     look.add_argument("--open", action="store_true", help="open it in the browser")
 
 
@@ -150,4 +152,6 @@ def add_preview(show: argparse.ArgumentParser) -> None:
         help="before and after; one photo under many seeds; one photo stage by stage; histograms "
         "of classes and box sizes before and after",
     )
-    show.add_argument("--out", type=Path, default=Path("preview.png"), help="default: preview.png")
+    show.add_argument(
+        "--out", type=picture, default=Path("preview.png"), help="default: preview.png"
+    )

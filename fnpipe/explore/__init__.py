@@ -5,6 +5,7 @@ What the page shows is made by :func:`picture` and :func:`code`; ``app.py`` lays
 
 import io
 import os
+import socket
 import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -80,10 +81,16 @@ def code(chosen: Mapping[str, Any], index: int, *, seed: int, epoch: int) -> str
 def serve(arguments: list[str], *, port: int, open_browser: bool) -> NoReturn:
     """Become the server of the page, for this machine alone; ``arguments`` name the data set.
 
-    Errors: ArgumentError where marimo is not installed.
+    Errors: ArgumentError where marimo is not installed, or the port is taken.
     """
     if find_spec("marimo") is None:
         raise ArgumentError("explore wants marimo: pip install 'fnpipe[explore]'")
+    try:
+        with socket.socket() as free:
+            free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            free.bind(("127.0.0.1", port))
+    except OSError as error:
+        raise ArgumentError(f"port {port}: {error.strerror}; --port 0 takes a free one") from error
     command = [sys.executable, "-m", "marimo", "run", str(APP), "--host", "127.0.0.1"]
     port_and_browser = ["--port", str(port), *([] if open_browser else ["--headless"])]
     os.execv(sys.executable, [*command, *port_and_browser, "--", *arguments])

@@ -202,8 +202,22 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         (["chek"], "invalid choice: 'chek'"),
         (["check", "--dota", "x"], "fnpipe: --dota needs --images, the folder of its photos"),
         (["check", "--yolo", "none.yaml"], "fnpipe: none.yaml: No such file or directory"),
-        (["explain", "--recipe", "yollo"], "no file or recipe yollo; the nearest is 'yolo'"),
+        (["explain", "--recipe", "yollo"], "no file or recipe 'yollo'; the nearest is 'yolo'"),
         (["explain", "--size", "0"], "argument --size: must be at least 1, got 0"),
+        (["explain", "--size", "x"], "argument --size: must be a whole number, got 'x'"),
+        (["bench", "--seconds", "-1"], "argument --seconds: must be a number above 0, got '-1'"),
+        (["bench", "--seconds", "nan"], "argument --seconds: must be a number above 0, got 'nan'"),
+        (["explore", "--port", "65536"], "argument --port: must be 0 to 65535, got '65536'"),
+        (["demo", "--out", "a.jpg"], "argument --out: must end in .png, got 'a.jpg'"),
+        (["demo", "--out", "."], "argument --out: must be a file, got the folder ."),
+        (["demo", "--out", "no/a.png"], "argument --out: no folder no"),
+        (["check", "--yolo", "a.yaml", "--images", "b"], "--images is not for --yolo; leave it"),
+        (["check", "--coco", "a", "--images", "b", "--split", "val"], "--split is not for --coco"),
+        (["check", "--dota", "a", "--images", "b", "--root", "c"], "--root is not for --dota"),
+        (
+            ["check", "--dota", "a", "--images", "b", "--task", "pose"],
+            "--dota has --task obb alone, got pose",
+        ),
         (["replay", "0", "0"], "the following arguments are required: INDEX"),
         (["replay", "0", "x", "1"], "argument EPOCH: invalid int value: 'x'"),
     ],
@@ -211,6 +225,56 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 )
 def test_wrong_input_is_answered_in_one_line(arguments, message, capsys):
     assert message in refusal(capsys, *arguments)
+
+
+SCHEDULE = 'recipe = "yolo"\nimgsz = 64\nclose_mosaic = 2\nepochs = 5\n'
+
+
+def test_a_recipe_may_change_with_the_epoch(coco, tmp_path, capsys):
+    """A closed mosaic: every command takes what belongs to its epoch."""
+    file = tmp_path / "a.toml"
+    file.write_text(SCHEDULE)
+    asked = ("--recipe", str(file))
+    early, late = recipes.from_toml(file).values
+    assert said(capsys, "explain", *asked) == (
+        f"from epoch 0 on\n{early.explain()}\n\nfrom epoch 3 on\n{late.explain()}\n"
+    )
+    tables = told(capsys, "explain", *asked)["from_epoch"]
+    assert [tables[epoch]["stages"][0] for epoch in ("0", "3")] == ["mosaic(64)", "letterbox(64)"]
+    for epoch, pipeline in (("2", early), ("3", late)):
+        found = told(capsys, "replay", "0", epoch, "1", *coco, *asked)
+        assert found["pipeline"] == repr(pipeline)
+    said(capsys, "preview", *coco, *asked, "--epoch", "4", "--out", str(tmp_path / "a.png"))
+
+
+def test_the_bytes_that_cross_are_those_of_the_files_size(tmp_path, capsys):
+    file = tmp_path / "a.toml"
+    file.write_text('recipe = "validation"\nimgsz = 96\n')
+    crossing = told(capsys, "explain", "--recipe", str(file))["bytes_an_image"]
+    assert crossing["finished"] - crossing["plan"] == 4 * 3 * 96 * 96
+
+
+def test_a_size_beside_a_file_is_refused(tmp_path, capsys):
+    file = tmp_path / "a.toml"
+    file.write_text(SCHEDULE)
+    assert refusal(capsys, "explain", "--recipe", str(file), "--size", "320") == (
+        f"fnpipe: --size is not for a file; write it into {file}"
+    )
+
+
+def test_a_recipe_that_is_no_text_is_answered_in_one_line(tmp_path, capsys):
+    file = tmp_path / "a.toml"
+    file.write_bytes(b"\xff\xfe")
+    assert refusal(capsys, "explain", "--recipe", str(file)).startswith(
+        f"fnpipe: {file}: not TOML: 'utf-8' codec"
+    )
+
+
+@pytest.mark.parametrize("command", ["check", "preview", "bill", "bench", "replay"])
+def test_a_data_set_without_photos_is_answered_in_one_line(coco, tmp_path, capsys, command):
+    Path(coco[1]).write_text('{"images": [], "annotations": [], "categories": []}')
+    address = ["0", "0", "0"] if command == "replay" else []
+    assert refusal(capsys, command, *address, *coco) == f"fnpipe: {coco[1]}: no photos"
 
 
 def test_an_index_beyond_the_end_is_answered_in_one_line(coco, capsys):

@@ -61,6 +61,17 @@ def test_without_marimo_one_line_says_what_to_install(monkeypatch):
         explore.serve([], port=0, open_browser=False)
 
 
+def test_a_port_that_is_taken_is_answered_in_one_line():
+    pytest.importorskip("marimo")
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(ArgumentError) as caught:
+            explore.serve([], port=port, open_browser=False)
+    assert str(caught.value) == (f"port {port}: Address already in use; --port 0 takes a free one")
+
+
 @pytest.fixture
 def page(coco):
     """The address of the page, served by the command itself."""
