@@ -289,6 +289,16 @@ def make_masks(parcel: Parcel, pipeline: Pipeline, backend: str) -> Masks:
     return pipeline.masking.rasterize(targets, len(plan), plan.size, impl=impl)
 
 
+def _check_parts(data: Any, pipeline: Any) -> None:
+    """Errors: ArgumentError for another kind of value."""
+    if not isinstance(pipeline, Pipeline):
+        raise ArgumentError(f"pipeline wanted fnpipe.pipe(...), came {pipeline!r:.80}")
+    if not isinstance(data, Photos):
+        raise ArgumentError(
+            f"data wanted a data set, as fnpipe.read_coco gives one, came {data!r:.80}"
+        )
+
+
 def _whole(name: str, given: Any) -> Tensor:
     """Integers as a tensor. Errors: ArgumentError."""
     try:
@@ -315,12 +325,7 @@ def make_batch(
     Errors: ArgumentError for ids that are no photos of ``data``, and for a schedule: one of its
     pipelines is wanted.
     """
-    if not isinstance(pipeline, Pipeline):
-        raise ArgumentError(f"pipeline wanted fnpipe.pipe(...), came {pipeline!r:.80}")
-    if not isinstance(data, Photos):
-        raise ArgumentError(
-            f"data wanted a data set, as fnpipe.read_coco gives one, came {data!r:.80}"
-        )
+    _check_parts(data, pipeline)
     rows = _whole("ids", ids).reshape(-1)
     if len(rows) == 0 or not (0 <= int(rows.min()) and int(rows.max()) < len(data)):
         raise ArgumentError(f"ids wanted samples in [0, {len(data)}), came {rows.tolist()}")

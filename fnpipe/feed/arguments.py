@@ -60,7 +60,7 @@ def exactly(device: Any) -> torch.device:
         return found
     if not torch.cuda.is_available():
         raise ArgumentError(f"device {device!r}: torch finds no GPU here; take device='cpu'")
-    if found.index is None:
+    if ":" not in str(found):
         return torch.device("cuda", torch.cuda.current_device())
     if found.index >= torch.cuda.device_count():
         raise ArgumentError(f"device {device!r}: there are {torch.cuda.device_count()} GPUs here")
