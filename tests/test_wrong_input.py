@@ -21,6 +21,8 @@ document = {"images": [], "annotations": [], "categories": [{"id": 1, "name": "l
 for i in range(4):
     pillow.new("RGB", (40, 30)).save(folder / f"{i}.png")
     document["images"].append({"id": i, "file_name": f"{i}.png", "width": 40, "height": 30})
+    box = {"id": i, "image_id": i, "category_id": 1, "bbox": [5, 5, 20, 10], "iscrowd": 0}
+    document["annotations"].append(box)
 (folder / "a.json").write_text(json.dumps(document))
 data = fp.read_coco(folder / "a.json", folder)
 train = recipes.yolo(32)
@@ -67,6 +69,10 @@ WRONG = {
     "load(train=fp.schedule({0: None}))": NO_PIPE + "None",
     "load(data='train2017')": NO_DATA + "'train2017'",
     "load(data=[1, 2])": NO_DATA + "[1, 2]",
+    "load(train=fp.pipe(train, fp.masks()))": "ArgumentError: masks() wants outlines, and data, "
+    "read with task='detect', has none: task='segment' reads them",
+    "load(train=recipes.yolo(32, copy_paste=0.5))": "ArgumentError: copy_paste(p=0.5) wants "
+    "outlines, and data, read with task='detect', has none: task='segment' reads them",
     "fp.pool('x', 'ram')": NO_DATA + "'x'",
     "fp.bill(None)": NO_DATA + "None",
     "fp.prepare('x', longest=3)": NO_DATA + "'x'",

@@ -79,6 +79,9 @@ def add_source(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--split", help="of --yolo: train, val, test (default: train)")
     command.add_argument(
+        "--labels", metavar="NAME", help="of --yolo: the folder beside images (default: labels)"
+    )
+    command.add_argument(
         "--task",
         choices=("detect", "segment", "pose", "obb"),
         help="which targets to read (default: detect; of --dota: obb)",
@@ -95,14 +98,15 @@ def parse_source(arguments: list[str]) -> argparse.Namespace:
 def source_arguments(options: argparse.Namespace) -> list[str]:
     """The reverse of :func:`parse_source`."""
     named = {
-        n: getattr(options, n) for n in ("coco", "yolo", "dota", "images", "root", "split", "task")
+        n: getattr(options, n)
+        for n in ("coco", "yolo", "dota", "images", "root", "split", "labels", "task")
     }
     return [a for n, given in named.items() if given is not None for a in (f"--{n}", str(given))]
 
 
 USES: dict[str, tuple[str, ...]] = {
     "coco": ("images", "task"),
-    "yolo": ("root", "split", "task"),
+    "yolo": ("root", "split", "labels", "task"),
     "dota": ("images", "task"),
 }
 """Which of the other options a kind of data set takes."""
@@ -118,7 +122,7 @@ def read(options: argparse.Namespace, **how: Any) -> Dataset:
 
 def _read(options: argparse.Namespace, **how: Any) -> Dataset:
     kind = next(name for name in USES if getattr(options, name) is not None)
-    for name in ("images", "root", "split", "task"):
+    for name in ("images", "root", "split", "labels", "task"):
         if getattr(options, name) is not None and name not in USES[kind]:
             raise ArgumentError(f"--{name} is not for --{kind}; leave it out")
     if "images" in USES[kind] and options.images is None:
@@ -130,7 +134,8 @@ def _read(options: argparse.Namespace, **how: Any) -> Dataset:
     how["task"] = options.task or "detect"
     if kind == "coco":
         return fp.read_coco(options.coco, options.images, **how)
-    return fp.read_yolo(options.yolo, split=options.split or "train", root=options.root, **how)
+    how |= {"split": options.split or "train", "labels": options.labels or "labels"}
+    return fp.read_yolo(options.yolo, root=options.root, **how)
 
 
 def add_recipe(command: argparse.ArgumentParser, *, default: str = "yolo") -> None:

@@ -6,9 +6,11 @@ from typing import Any
 
 import torch
 
-from fnpipe.data.dataset import check_dataset
+from fnpipe.data.dataset import Dataset, check_dataset
 from fnpipe.pipeline import Pipeline
 from fnpipe.schedules import values_of
+from fnpipe.stages.masks import masks
+from fnpipe.stages.paste import copy_paste
 from fnpipe.types import ArgumentError
 
 
@@ -23,8 +25,19 @@ def check_parts(data: Any, pipeline: Any, pool: Any) -> None:
                 "pipeline wanted fnpipe.pipe(...), or a schedule or buckets of them, came "
                 f"{_short(each)}"
             )
+        _check_rings(data, each)
     if pool is not None and not (hasattr(pool, "gather") or hasattr(pool, "sources")):
         raise ArgumentError(f"pool wanted fnpipe.pool(data, kind), came {_short(pool)}")
+
+
+def _check_rings(data: Dataset, pipeline: Pipeline) -> None:
+    """Errors: ArgumentError for stages that would do nothing, since no instance has a ring."""
+    wanting = [s for s in pipeline.stages if isinstance(s, masks | copy_paste)]
+    if wanting and len(data.targets) and not len(data.targets.rings.points):
+        raise ArgumentError(
+            f"{wanting[0]!r} wants outlines, and data, read with task={data.task!r}, has none: "
+            "task='segment' reads them"
+        )
 
 
 def check_numbers(

@@ -1,7 +1,9 @@
 """The commands that tell: what they say, what a program reads, and the one line of a refusal."""
 
 import json
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -74,6 +76,12 @@ def test_check_finds_every_problem_with_its_file_and_row(yolo, capsys):
     assert any(str(yolo.parent / "images" / "c.png") in line for line in found["lines"])
 
 
+def test_labels_may_lie_in_a_folder_of_another_name(yolo, capsys):
+    (yolo.parent / "labels").rename(yolo.parent / "boxes")
+    found = told(capsys, "check", "--yolo", str(yolo), "--labels", "boxes", code=1)
+    assert found["instances"] == 2
+
+
 def test_check_of_a_sound_data_set_is_0(coco, capsys):
     printed = said(capsys, "check", *coco)
     assert printed.splitlines()[0] == (
@@ -115,6 +123,28 @@ def test_colour_is_for_a_terminal(yolo, capsys, monkeypatch):
     assert "\x1b[31m" in options.paint("wrong", options.RED)
     monkeypatch.setenv("NO_COLOR", "1")
     assert options.paint("wrong", options.RED) == "wrong"
+
+
+def test_names_of_any_bytes_are_printed(tmp_path):
+    """As on a terminal whose encoding refuses what is no text."""
+    for folder in ("images", "labels"):
+        (tmp_path / folder).mkdir()
+    name = os.fsdecode(b"a\xff")
+    pillow.new("RGB", (40, 30)).save(tmp_path / "images" / f"{name}.png")
+    (tmp_path / "labels" / f"{name}.txt").write_text("0 0.5\n")
+    (tmp_path / "data.yaml").write_text("train: images\nnames: [leaf]\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "fnpipe", "check", "--yolo", str(tmp_path / "data.yaml")],
+        capture_output=True, text=True, env=os.environ | {"PYTHONIOENCODING": "utf-8:strict"},
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (1, "")
+    assert r"a\udcff.txt: row 1: 2 columns" in done.stdout
+
+
+def test_a_reader_that_has_enough_is_no_error():
+    command = f"{sys.executable} -m fnpipe explain | true; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (141, "")
 
 
 def test_explain_prints_what_the_pipeline_says(capsys):
