@@ -27,6 +27,8 @@ from fnpipe.types import Batch
 
 ROWS = 4
 """Rows and columns of the demo's picture: an epoch a row."""
+PHOTOS = 16
+"""In a preview."""
 
 
 def training(size: int) -> fp.Pipeline:
@@ -76,12 +78,13 @@ def run_preview(options: argparse.Namespace) -> None:
 
     data = read(options)
     first = check_index(options.index, data)
-    ids = range(first, min(first + options.count, len(data)))
+    count = options.count or (len(data) if options.sheet == "counts" else PHOTOS)
+    ids = range(first, min(first + count, len(data)))
     at = {"seed": options.seed, "epoch": options.epoch}
     train = as_codes(without_mirrors(recipe_at(options, **at), data))
     said = f"photos {ids.start} to {ids.stop - 1} of {len(data)}"
     if options.sheet == "seeds":
-        shown, said = sheets.seeds(data, train, first, count=options.count, **at), f"photo {first}"
+        shown, said = sheets.seeds(data, train, first, count=count, **at), f"photo {first}"
     elif options.sheet == "stages":
         shown, said = sheets.stages(data, train, first, **at), f"photo {first}, stage by stage"
     elif options.sheet == "pairs":
@@ -141,7 +144,9 @@ def add_preview(show: argparse.ArgumentParser) -> None:
     add_source(show)
     add_recipe(show)
     show.add_argument("--index", type=int, default=0, help="the first photo (default: 0)")
-    show.add_argument("--count", type=positive, default=16, help="how many (default: 16)")
+    show.add_argument(
+        "--count", type=positive, help=f"how many (default: {PHOTOS}; all for --sheet counts)"
+    )
     show.add_argument("--seed", type=int, default=0, help="of all randomness (default: 0)")
     show.add_argument("--epoch", type=int, default=0, help="each looks different (default: 0)")
     how = show.add_mutually_exclusive_group()

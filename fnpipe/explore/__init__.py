@@ -39,9 +39,14 @@ RANGES: dict[str, tuple[float, float, float]] = {
 """Least, greatest and step of a parameter's slider."""
 
 
-def sliders(recipe: str) -> dict[str, tuple[float, float, float, float]]:
-    """Least, greatest, step and default of each parameter of a recipe that has a slider."""
+def sliders(recipe: str, data: Dataset) -> dict[str, tuple[float, float, float, float]]:
+    """Least, greatest, step and first value of each parameter of a recipe that has a slider.
+
+    The first value is the recipe's default, but for mirrors of poses without a left/right map.
+    """
     found = recipes.defaults(recipe)
+    if data.task == "pose" and not data.keypoint_flip:
+        found |= {name: 0.0 for name in ("fliplr", "flipud") if name in found}
     return {name: (*RANGES[name], found[name]) for name in found if name in RANGES}
 
 

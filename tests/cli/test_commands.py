@@ -13,7 +13,7 @@ from PIL import Image as pillow
 
 import fnpipe as fp
 from fnpipe import recipes
-from fnpipe.cli import main, options, tell
+from fnpipe.cli import main, options, show, tell
 from fnpipe.cli.show import digest
 
 
@@ -210,6 +210,23 @@ def test_a_sheet_is_a_picture(coco, tmp_path, capsys, sheet):
     said(capsys, "preview", *coco, "--sheet", sheet, "--size", "64", "--out", str(out))
     with pillow.open(out) as picture:
         assert min(picture.size) > 300
+
+
+def test_histograms_are_of_the_whole_data_set_unless_told(coco, tmp_path, capsys, monkeypatch):
+    pytest.importorskip("matplotlib")
+    asked = (
+        "preview",
+        *coco,
+        "--sheet",
+        "counts",
+        "--size",
+        "64",
+        "--out",
+        str(tmp_path / "a.png"),
+    )
+    assert said(capsys, *asked, "--count", "2").endswith("photos 0 to 1 of 4\n")
+    monkeypatch.setattr(show, "PHOTOS", 2)
+    assert said(capsys, *asked).endswith("photos 0 to 3 of 4\n")
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
