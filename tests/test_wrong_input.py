@@ -43,6 +43,7 @@ json.dump(said, sys.stdout)
 """
 NO_DATA = "ArgumentError: data wanted a data set, as fnpipe.read_coco gives one, came "
 NO_PIPE = "ArgumentError: pipeline wanted fnpipe.pipe(...), or a schedule or buckets of them, came "
+NO_RING = "wants outlines, and data has none: its reader's task='segment' reads them"
 SIZE = "size wanted pixels, one number or (height, width), each >= 1, came "
 WRONG = {
     "load(workers=-1)": "ArgumentError: workers wanted an integer >= 0, came -1",
@@ -69,10 +70,8 @@ WRONG = {
     "load(train=fp.schedule({0: None}))": NO_PIPE + "None",
     "load(data='train2017')": NO_DATA + "'train2017'",
     "load(data=[1, 2])": NO_DATA + "[1, 2]",
-    "load(train=fp.pipe(train, fp.masks()))": "ArgumentError: masks() wants outlines, and data, "
-    "read with task='detect', has none: task='segment' reads them",
-    "load(train=recipes.yolo(32, copy_paste=0.5))": "ArgumentError: copy_paste(p=0.5) wants "
-    "outlines, and data, read with task='detect', has none: task='segment' reads them",
+    "load(train=fp.pipe(train, fp.masks()))": "ArgumentError: masks() " + NO_RING,
+    "load(train=recipes.yolo(32, copy_paste=0.5))": "ArgumentError: copy_paste(p=0.5) " + NO_RING,
     "fp.pool('x', 'ram')": NO_DATA + "'x'",
     "fp.bill(None)": NO_DATA + "None",
     "fp.prepare('x', longest=3)": NO_DATA + "'x'",

@@ -49,6 +49,10 @@ def to_ultralytics(batch: Batch, *, task: str = "detect", mask_ratio: int = 4) -
     if task == "segment":
         table |= _masks(batch, targets, mask_ratio)
     if task == "pose":
+        if not targets.keypoints.shape[1]:
+            raise ArgumentError(
+                "task 'pose' wanted keypoints, came none: read the data with task='pose'"
+            )
         scale = torch.tensor([1 / width, 1 / height, 1.0], device=targets.keypoints.device)
         table["keypoints"] = targets.keypoints * scale
     return table
@@ -69,8 +73,13 @@ class TrainLoader:
     def __init__(
         self, loader: Loader, batch_size: int, *, task: str = "detect", mask_ratio: int = 4
     ) -> None:
+        """Errors: ArgumentError for masks of a data set without outlines."""
         self.loader, self.task, self.mask_ratio = loader, task, mask_ratio
         self.dataset = loader.job.data
+        if task == "segment" and not len(self.dataset.targets.rings.points):
+            raise ArgumentError(
+                "task 'segment' wanted outlines, came none: read the data with task='segment'"
+            )
         self.batch_size, self.sampler = batch_size, _Order(loader)
 
     def __len__(self) -> int:

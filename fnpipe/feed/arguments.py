@@ -35,8 +35,8 @@ def _check_rings(data: Dataset, pipeline: Pipeline) -> None:
     wanting = [s for s in pipeline.stages if isinstance(s, masks | copy_paste)]
     if wanting and len(data.targets) and not len(data.targets.rings.points):
         raise ArgumentError(
-            f"{wanting[0]!r} wants outlines, and data, read with task={data.task!r}, has none: "
-            "task='segment' reads them"
+            f"{wanting[0]!r} wants outlines, and data has none: its reader's task='segment' "
+            "reads them"
         )
 
 
