@@ -15,6 +15,7 @@ import numpy as np, torch
 from PIL import Image as pillow
 import fnpipe as fp
 from fnpipe import recipes
+from fnpipe.adapters.foreign import foreign
 
 folder = Path(sys.argv[1])
 document = {"images": [], "annotations": [], "categories": [{"id": 1, "name": "leaf"}]}
@@ -101,6 +102,7 @@ WRONG = {
     "fp.finish(torch.float32, mean=0.5)": "ArgumentError: finish: mean wanted three numbers, "
     "came 0.5",
     "fp.masks(stride='x')": "ArgumentError: masks: stride wanted an integer >= 1, came 'x'",
+    "foreign(3)": "ArgumentError: foreign wanted a function of an image, came 3",
     "fp.testing.prove(3)": "ArgumentError: prove wanted a function of r, g, b and parameters, "
     "came 3",
     "recipes.segment(32, degree=3)": "TypeError: segment() got an unexpected keyword argument "
