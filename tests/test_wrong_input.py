@@ -16,6 +16,9 @@ from PIL import Image as pillow
 import fnpipe as fp
 from fnpipe import recipes
 from fnpipe.adapters.foreign import foreign
+from fnpipe.adapters.huggingface import finish_of, to_detr
+from fnpipe.adapters.torchvision import from_tv_tensors, to_detection
+from fnpipe.adapters.ultralytics import TrainLoader, to_ultralytics
 
 folder = Path(sys.argv[1])
 document = {"images": [], "annotations": [], "categories": [{"id": 1, "name": "leaf"}]}
@@ -45,6 +48,8 @@ json.dump(said, sys.stdout)
 NO_DATA = "ArgumentError: data wanted a data set, as fnpipe.read_coco gives one, came "
 NO_PIPE = "ArgumentError: pipeline wanted fnpipe.pipe(...), or a schedule or buckets of them, came "
 NO_RING = "wants outlines, and data has none: its reader's task='segment' reads them"
+NO_BATCH = "ArgumentError: batch wanted fnpipe.Batch, one of a loader's, came "
+MASK = "a mask's are mask.nonzero()[:, 0]"
 SIZE = "size wanted pixels, one number or (height, width), each >= 1, came "
 WRONG = {
     "load(workers=-1)": "ArgumentError: workers wanted an integer >= 0, came -1",
@@ -102,6 +107,20 @@ WRONG = {
     "fp.finish(torch.float32, mean=0.5)": "ArgumentError: finish: mean wanted three numbers, "
     "came 0.5",
     "fp.masks(stride='x')": "ArgumentError: masks: stride wanted an integer >= 1, came 'x'",
+    "data.subset([0.5])": "ArgumentError: indices wanted integers, came torch.float32; " + MASK,
+    "data.subset(torch.tensor([True, False, True, True]))": "ArgumentError: indices wanted "
+    "integers, came torch.bool; " + MASK,
+    "to_detection(load())": NO_BATCH + "Loader",
+    "to_detr(None)": NO_BATCH + "NoneType",
+    "to_ultralytics([])": NO_BATCH + "list",
+    "TrainLoader(load(), 2, task='boxes')": "ArgumentError: task wanted one of detect, segment, "
+    "pose, obb, came 'boxes'",
+    "TrainLoader([], 2)": "ArgumentError: loader wanted fnpipe.Loader, came []",
+    "finish_of(3)": "ArgumentError: processor: wanted image_mean and image_std, came 3",
+    "finish_of({'image_mean': [0, 0, 0]})": "ArgumentError: processor: wanted image_mean and "
+    "image_std, came image_mean",
+    "from_tv_tensors(data[0].image, {'boxes': torch.zeros(1, 4)})": "ArgumentError: targets wanted "
+    "boxes, tv_tensors.BoundingBoxes, and labels, came {'boxes': 'Tensor'}",
     "foreign(3)": "ArgumentError: foreign wanted a function of an image, came 3",
     "fp.testing.prove(3)": "ArgumentError: prove wanted a function of r, g, b and parameters, "
     "came 3",

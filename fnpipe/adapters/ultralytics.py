@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fnpipe.adapters.planes import fastest, instance_planes
+from fnpipe.adapters.planes import check_batch, fastest, instance_planes
 from fnpipe.data.dataset import Dataset
 from fnpipe.loader import Loader
 from fnpipe.ops import paint
@@ -28,8 +28,8 @@ def to_ultralytics(batch: Batch, *, task: str = "detect", mask_ratio: int = 4) -
     adds ``keypoints``. What is to be ignored is left out: they have no word for it.
     Errors: ArgumentError for another task, for float images, and for what the batch does not have.
     """
-    if task not in TASKS:
-        raise ArgumentError(f"task wanted one of {', '.join(TASKS)}, came {task!r}")
+    _check_task(task)
+    check_batch(batch)
     if batch.images.dtype != torch.uint8:
         raise ArgumentError(
             f"images wanted uint8 codes, came {batch.images.dtype}: recipes.yolo(..., "
@@ -58,6 +58,11 @@ def to_ultralytics(batch: Batch, *, task: str = "detect", mask_ratio: int = 4) -
     return table
 
 
+def _check_task(task: str) -> None:
+    if task not in TASKS:
+        raise ArgumentError(f"task wanted one of {', '.join(TASKS)}, came {task!r}")
+
+
 class TrainLoader:
     """A :class:`fnpipe.Loader` as their trainers use a data loader: an epoch a ``for``."""
 
@@ -73,7 +78,10 @@ class TrainLoader:
     def __init__(
         self, loader: Loader, batch_size: int, *, task: str = "detect", mask_ratio: int = 4
     ) -> None:
-        """Errors: ArgumentError for masks of a data set without outlines."""
+        """Errors: ArgumentError for another task, and masks of a data set without outlines."""
+        _check_task(task)
+        if not isinstance(loader, Loader):
+            raise ArgumentError(f"loader wanted fnpipe.Loader, came {loader!r:.80}")
         self.loader, self.task, self.mask_ratio = loader, task, mask_ratio
         self.dataset = loader.job.data
         if task == "segment" and not len(self.dataset.targets.rings.points):

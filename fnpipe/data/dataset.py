@@ -104,9 +104,14 @@ class Dataset:
     def subset(self, indices: Iterable[int] | Tensor) -> "Dataset":
         """The photos ``indices``, in that order, as a data set of its own.
 
-        ``targets.ids`` count the rows of the new one; ``image_ids`` stay.
+        ``targets.ids`` count the rows of the new one; ``image_ids`` stay. Errors: ArgumentError for
+        what is no integers: a mask is none either.
         """
         chosen = indices if isinstance(indices, Tensor) else torch.tensor([*indices])
+        if chosen.numel() and (chosen.is_floating_point() or chosen.dtype == torch.bool):
+            raise ArgumentError(
+                f"indices wanted integers, came {chosen.dtype}; a mask's are mask.nonzero()[:, 0]"
+            )
         chosen = torch.arange(len(self))[chosen.to(torch.int64)]
         rows, offsets = gather_ragged(self.offsets, chosen)
         letters, path_offsets = gather_ragged(self.path_offsets, chosen)
