@@ -290,6 +290,16 @@ def make_masks(parcel: Parcel, pipeline: Pipeline, backend: str) -> Masks:
     return pipeline.masking.rasterize(targets, len(plan), plan.size, impl=impl)
 
 
+def _check_parts(data: Any, pipeline: Any) -> None:
+    """Errors: ArgumentError for another kind of value."""
+    if not isinstance(pipeline, Pipeline):
+        raise ArgumentError(f"pipeline wanted fnpipe.pipe(...), came {pipeline!r:.80}")
+    if not isinstance(data, Photos):
+        raise ArgumentError(
+            f"data wanted a data set, as fnpipe.read_coco gives one, came {data!r:.80}"
+        )
+
+
 def make_batch(
     data: Any,
     pipeline: Pipeline,
@@ -302,10 +312,12 @@ def make_batch(
 ) -> Batch:
     """The batch of samples ``ids`` (a sequence or a tensor [b]), here and now, on the CPU.
 
-    Errors: ArgumentError for ids that are no photos of ``data``, and for a pool of others.
+    Errors: ArgumentError for ids that are no photos of ``data``, for a pool of others, and for a
+    schedule: one of its pipelines is wanted.
     """
+    _check_parts(data, pipeline)
     check_pool(pool, data)
-    rows = as_rows("ids", torch.as_tensor(ids))
+    rows = as_rows("ids", ids)
     if len(rows) == 0 or not (0 <= int(rows.min()) and int(rows.max()) < len(data)):
         raise ArgumentError(f"ids wanted samples in [0, {len(data)}), came {rows.tolist()}")
     parcel = draw(data, pipeline, key(seed=seed, epoch=epoch, sample=rows))

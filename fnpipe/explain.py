@@ -1,5 +1,6 @@
 """What runs where: a table of a pipeline's stages and of the bytes that each cut sends over."""
 
+import math
 from typing import Any
 
 from fnpipe.backends import CUTS, Chosen
@@ -27,7 +28,8 @@ def explain(
     ``plan`` their windows cross beside the plan. ``mapped`` is a pool of the host that the device
     reads itself.
     """
-    height, width = size or _static_size(pipeline) or UNKNOWN
+    given = None if size is None else as_size("explain", size)
+    height, width = size = given or _static_size(pipeline) or UNKNOWN
     shown = CUTS if cut is None else (cut,)
     heads = "".join(f"{c:9s}" for c in shown)
     lines = [f"{'stage':48s} {'on pixels':30s} {heads}"]
@@ -38,7 +40,7 @@ def explain(
         lines.append(f"backends: worker {backends.worker}, device {backends.device}")
         lines.append(f"          ({backends.why})")
     lines.append(f"crosses to the device, per {width} x {height} image:")
-    crossing = bytes_of(pipeline, (height, width))
+    crossing = bytes_of(pipeline, size=size)
     for name, count in crossing.items():
         if name in shown:
             lines.append(f"  {name:10s} {_amount(count)}")
@@ -50,13 +52,13 @@ def explain(
     return "\n".join(line.rstrip() for line in lines)
 
 
-def bytes_of(pipeline: Any, size: tuple[int, int]) -> dict[str, int]:
+def bytes_of(pipeline: Any, *, size: tuple[int, int] | None = None) -> dict[str, int]:
     """Bytes an image that cross from a worker to the device, by cut (targets not counted).
 
     For ``source`` at one source pixel a pixel; it grows with the square of the zoom. A layer counts
     as if every image had it; the rings of what is pasted are not counted.
     """
-    pixels = size[0] * size[1]
+    pixels = math.prod(size or _static_size(pipeline) or UNKNOWN)
     tiles = getattr(pipeline.stages[0], "tiles", 1) if pipeline.stages else 1
     pictures = 1 + sum(isinstance(s, Layer) for s in pipeline.stages)
     colors = sum(_parameters(s) for s in pipeline.stages if isinstance(s, Color))

@@ -8,9 +8,9 @@ the pipeline are not in it. All of it is integer arithmetic until a word becomes
 """
 
 import math
-import operator
 from functools import lru_cache
 from hashlib import blake2s
+from operator import index
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -56,9 +56,7 @@ def key(
     A seed is any 64-bit integer, signed or not: -1 and 2**64 - 1 are the same bits, so the same
     seed. Raises ArgumentError for what is out of range and for tensors that are not int64.
     """
-    whole = _whole(seed)
-    if whole is None or not -(2**63) <= whole < 2**64:
-        raise ArgumentError(f"seed: wanted a 64-bit integer, came {seed}")
+    signed = (check_seed(seed) + 2**63) % 2**64 - 2**63
     samples = _integers_in("sample", sample, 0, 2**32)
     epochs = _integers_in("epoch", epoch, 0, 2**32).to(samples.device)
     try:
@@ -66,8 +64,18 @@ def key(
     except RuntimeError as error:
         shapes = f"{list(epochs.shape)} and {list(samples.shape)}"
         raise ArgumentError(f"epoch, sample: wanted shapes that fit, came {shapes}") from error
-    signed = (whole + 2**63) % 2**64 - 2**63
     return Key(torch.tensor(signed, device=samples.device), epochs, samples)
+
+
+def check_seed(seed: Any) -> int:
+    """The seed as Python's integer, whatever integer came. Errors: ArgumentError."""
+    try:
+        whole = index(seed)
+    except TypeError:
+        whole = 2**64
+    if not -(2**63) <= whole < 2**64:
+        raise ArgumentError(f"seed: wanted a 64-bit integer, came {seed!r}")
+    return whole
 
 
 def fold_in(key: Key, name: str) -> Key:
@@ -332,16 +340,11 @@ def _integers_in(name: str, given: SupportsIndex | Tensor, start: int, stop: int
         wrong = given[(given < start) | (given >= stop)].tolist()
         whole = given
     else:
-        whole = _whole(given)
-        wrong = [] if whole is not None and start <= whole < stop else [given]
+        try:
+            whole = index(given)
+            wrong = [] if start <= whole < stop else [given]
+        except TypeError:
+            whole, wrong = 0, [f"{given!r:.80}; several are an int64 tensor"]
     if wrong:
         raise ArgumentError(f"{name}: wanted integers in [{start}, {stop}), came {wrong[0]}")
     return torch.as_tensor(whole)
-
-
-def _whole(given: Any) -> int | None:
-    """Any integer as Python's own: NumPy's overflow, or are of 32 bits. None for what is none."""
-    try:
-        return operator.index(given)
-    except TypeError:
-        return None

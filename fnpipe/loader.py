@@ -19,6 +19,7 @@ from fnpipe.backends import Chosen
 from fnpipe.data.dataset import Dataset, check_pool
 from fnpipe.explain import explain
 from fnpipe.feed.addresses import Epochs
+from fnpipe.feed.arguments import check_numbers, check_parts, exactly
 from fnpipe.feed.failures import POLICIES, Failure, Replaced
 from fnpipe.feed.job import Job, batches_within, largest
 from fnpipe.feed.parcels import Sent
@@ -27,6 +28,7 @@ from fnpipe.feed.ranks import share
 from fnpipe.feed.state import VERSION, identity, position
 from fnpipe.feed.stats import Stats, Tally
 from fnpipe.feed.workers import Workers
+from fnpipe.keys import check_seed
 from fnpipe.packing import Packed
 from fnpipe.pipeline import Pipeline
 from fnpipe.schedules import Buckets, Schedule, values_of
@@ -64,8 +66,8 @@ class Loader:
       in :attr:`replaced`. ``timeout``: seconds to wait for a batch, before LoaderError says which
       worker is at what.
 
-    Errors: ArgumentError for an empty data set, an unknown cut, backend or policy, a cut without
-    the pool it needs, a recipe that cannot be sent to workers.
+    Errors: ArgumentError for an empty data set, an unknown cut, backend, policy or device, a cut
+    without the pool it needs, a recipe that cannot be sent to workers, a number out of range.
     """
 
     def __init__(
@@ -93,12 +95,17 @@ class Loader:
         on_error: str = "raise",
         timeout: float = 600.0,
     ) -> None:
-        self.device: torch.device = _exactly(torch.device(device))
+        check_parts(data, pipeline, pool)
+        check_numbers(
+            workers=workers, prefetch=prefetch, memory=memory, timeout=timeout,
+            start_method=start_method,
+        )  # fmt: skip
+        self.device: torch.device = exactly(device)
         self.backends: dict[Pipeline, Chosen] = {
             each: cuts.choose_backends(each, cut, self.device, worker_backend, backend)
             for each in values_of(pipeline)
         }
-        epochs = Epochs(len(data), batch_size, seed, shuffle, drop_last, limit)
+        epochs = Epochs(len(data), batch_size, check_seed(seed), shuffle, drop_last, limit)
         _check(data, epochs, pool, on_error)
         self._pool = device_pool(pool, self.device) if cut == "plan" else None
         self._mapped = map_pool(pool, self.device, cut=cut)
@@ -293,13 +300,6 @@ class Loader:
         )
 
 
-def _exactly(device: torch.device) -> torch.device:
-    """The device that is meant: "cuda" is the current one."""
-    if device.type != "cuda" or ":" in str(device):
-        return device
-    return torch.device("cuda", torch.cuda.current_device())
-
-
 def _none_of(batch: Batch | cuts.Parcel) -> Batch:
     """A batch of no image, like ``batch`` in all else: the share of a rank that has none."""
     if isinstance(batch, cuts.Parcel):
@@ -316,9 +316,7 @@ def _none_of(batch: Batch | cuts.Parcel) -> Batch:
 
 
 def _check(data: Dataset, epochs: Epochs, pool: Any, on_error: str) -> None:
-    """Errors: ArgumentError for no photo or batch, a pool of other photos, an unknown policy."""
-    if len(data) == 0:
-        raise ArgumentError(f"data wanted at least one photo, came an empty set ({data.root})")
+    """Errors: ArgumentError for no batch, a pool of other photos, an unknown policy."""
     epochs.check()
     if on_error not in POLICIES:
         raise ArgumentError(f"on_error wanted one of {', '.join(POLICIES)}, came {on_error!r}")

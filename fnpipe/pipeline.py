@@ -211,6 +211,11 @@ class Pipeline:
         A mosaic and a layer take their partners from the data set that the sample came from.
         Errors: ArgumentError where ``key`` is not of this sample.
         """
+        if not isinstance(key, Key) or not isinstance(sample, Sample):
+            raise ArgumentError(
+                "a pipeline wanted (fnpipe.key(...), data[i]), came "
+                f"{type(key).__name__}, {type(sample).__name__}"
+            )
         at = key.sample.reshape(-1)
         if at.tolist() != [sample.id]:
             raise ArgumentError(f"key is of sample {at.tolist()}, sample.id is {sample.id}")

@@ -64,6 +64,8 @@ class Overlay:
     sheet: pillow.Image
     pen: ImageDraw.ImageDraw
     font: ImageFont.FreeTypeFont | ImageFont.ImageFont
+    names: list[tuple[float, float, float]]
+    """Left, top and width of those that are drawn."""
 
     def __init__(self, width: int, height: int, *, zoom: float):
         self.size = (width, height)
@@ -71,6 +73,7 @@ class Overlay:
         self.unit = SHARPNESS * max(1.0, min(width, height) / 360)
         self.sheet = pillow.new("RGBA", (width * SHARPNESS, height * SHARPNESS))
         self.pen = ImageDraw.Draw(self.sheet)
+        self.names = []
         self.font = ImageFont.load_default(11 * self.unit)
 
     def place(self, points: Tensor) -> list[tuple[float, float]]:
@@ -107,7 +110,10 @@ class Overlay:
                 )
 
     def tag(self, text: str, box: Tensor, ink: Color) -> None:
-        """A name on its class's colour at a box's first corner: above a box that it would hide."""
+        """A name on its class's colour at a box's first corner: above a box that it would hide.
+
+        One that would cover another, earlier name is left out.
+        """
         pad = 2 * self.unit
         width = self.font.getlength(text) + 2 * pad
         height = self.font.getbbox("Åg")[3] + pad / 2
@@ -115,6 +121,9 @@ class Overlay:
         top -= height if bottom - top < 3 * height else 0
         x = max(0, min(left, self.sheet.width - width))
         y = max(0, min(top, self.sheet.height - height))
+        if any(x < a + w and a < x + width and abs(y - b) < height for a, b, w in self.names):
+            return
+        self.names.append((x, y, width))
         self.pen.rectangle((x, y, x + width, y + height), fill=ink)
         dark = 0.299 * ink[0] + 0.587 * ink[1] + 0.114 * ink[2] > 128
         self.pen.text((x + pad, y), text, font=self.font, fill="black" if dark else "white")
@@ -137,7 +146,8 @@ def draw(
     Boxes carry ``names[label]`` (the number where there is no name, nothing where it is ""), masks
     are translucent, keypoints are dots (hollow where hidden), an oriented box that is not upright
     is drawn with a thin upright one round it; what is to be ignored is grey. Small objects lie on
-    top of large ones. Of a batch's targets, those of image ``owner``. Always a new tensor.
+    top of large ones, and of names that would cover each other the largest object's is drawn. Of a
+    batch's targets, those of image ``owner``. Always a new tensor.
     """
     canvas = pillow.fromarray(np.ascontiguousarray(to_codes(image).permute(1, 2, 0).numpy()))
     width, height = (max(1, round(side * zoom)) for side in canvas.size)

@@ -52,6 +52,7 @@ def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         document["images"].append({"id": i, "file_name": f"{i}.png", "width": 64, "height": 48})
         document["annotations"].append(
             {"id": i, "image_id": i, "category_id": 1, "bbox": [8, 8, 40, 30], "iscrowd": 0}
+            | {"segmentation": [[8, 8, 48, 8, 48, 38, 8, 38]]}
         )
     (tmp_path / "instances_train2017.json").write_text(json.dumps(document))
     monkeypatch.chdir(tmp_path)

@@ -58,7 +58,7 @@ def test_a_pool_that_the_device_reads():
 
 def test_bytes_that_cross():
     """Three planes of two bytes, of four, a word a pixel; a plan is a few hundred bytes."""
-    crossing = bytes_of(PIPELINE, (640, 640))
+    crossing = bytes_of(PIPELINE, size=(640, 640))
     plan = crossing["plan"]
     assert plan < 1000
     assert crossing["finished"] == plan + 640 * 640 * 6
@@ -85,7 +85,7 @@ def test_a_layer_is_a_picture_more():
     """Of a plan and of sources; what is finished or warped crosses once."""
     bare = fp.pipe(fp.letterbox(64), fp.hsv(hue=0.1))
     layered = fp.pipe(fp.letterbox(64), fp.mixup(p=0.1), fp.copy_paste(p=0.1), fp.hsv(hue=0.1))
-    one, three = (bytes_of(p, (64, 64)) for p in (bare, layered))
+    one, three = (bytes_of(p, size=(64, 64)) for p in (bare, layered))
     assert three["finished"] == one["finished"]
     assert three["warped"] == one["warped"]
     assert three["source"] - three["plan"] == 3 * (one["source"] - one["plan"])
@@ -100,7 +100,7 @@ def test_windows_that_cross_beside_a_plan():
     """A quarter of what the cut "source" sends, where a quarter of the photos is not there."""
     text = explain(PIPELINE, lacking=0.25)
     *_, plan, windows = text.splitlines()
-    assert plan.split() == ["plan", *f"{bytes_of(PIPELINE, (640, 640))['plan']} B".split()]
+    assert plan.split() == ["plan", *f"{bytes_of(PIPELINE, size=(640, 640))['plan']} B".split()]
     assert windows == "    windows      0.41 MB, as the pool lacks 25.0% of photos"
     assert "windows" in explain(PIPELINE, cut="plan", lacking=0.25)
     assert "windows" not in explain(PIPELINE, cut="source", lacking=0.25)

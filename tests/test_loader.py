@@ -112,7 +112,7 @@ def test_a_mask_is_no_ids(data: Dataset):
         ArgumentError, match=r"^ids wanted integers, came torch\.bool; of a mask take"
     ):
         fp.make_batch(data, PLAIN, mask, seed=0)
-    with pytest.raises(ArgumentError, match=r"^ids wanted integers, came torch\.float32"):
+    with pytest.raises(ArgumentError, match=r"^ids wanted integers, came \[1\.5\]"):
         fp.make_batch(data, PLAIN, [1.5], seed=0)
     assert fp.make_batch(data, PLAIN, 3, seed=0).ids.tolist() == [3]
 

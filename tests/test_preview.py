@@ -90,6 +90,27 @@ def test_a_name_stands_inside_its_box_or_above_a_small_one():
     assert small.nonzero()[:, 0].max() <= 100
 
 
+def test_of_names_that_would_cover_each_other_the_largest_objects_is_drawn():
+    corners = [[20.0, 20, 120, 120], [22.0, 22, 80, 80], [200.0, 20, 260, 80]]
+    targets = Targets.empty().replace(
+        boxes=torch.tensor(corners),
+        labels=torch.arange(3),
+        owner=torch.zeros(3, dtype=torch.int64),
+        ids=torch.arange(3),
+        visible=torch.ones(3),
+        ignore=torch.zeros(3, dtype=torch.bool),
+        keypoints=torch.zeros(3, 0, 3),
+        quads=torch.zeros(3, 0, 2),
+        rings=Rings.empty(3),
+    )
+    drawn = [
+        preview.draw(photo(300, 300), targets, names=names)
+        for names in (["large", "small", "far"], ["large", "", "far"], ["large", "", ""])
+    ]
+    assert torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[1], drawn[2])
+
+
 def test_a_hole_between_two_rings_stays_clear():
     rings = Rings(
         torch.cat([square(12, 22, 20, 38), square(30, 22, 38, 38)]),

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from fnpipe.keys import Key, words
 from fnpipe.stages.stage import stage
-from fnpipe.types import Plane
+from fnpipe.types import ArgumentError, Plane
 
 
 Codes = UInt8[np.ndarray, "_ _ 3"]
@@ -38,13 +38,19 @@ class foreign:
 
     For each image Python's, NumPy's and torch's generators are seeded and afterwards put back; a
     function that has ``set_random_seed`` (Albumentations') is seeded by it as well. A function that
-    is pickled by name can be sent to workers.
+    is pickled by name can be sent to workers. Errors: ArgumentError for what is no function.
     """
 
     function: Callable[[Any], Any]
     _: KW_ONLY
     name: str = "foreign"
     portable: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            raise ArgumentError(
+                f"foreign wanted a function of an image, came {self.function!r:.80}"
+            )
 
     def draw(self, key: Key) -> Float32[Tensor, "b 1"]:
         """A seed in [0, 2**24), which float32 holds exactly."""

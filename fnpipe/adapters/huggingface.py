@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from fnpipe.adapters.planes import check_batch
 from fnpipe.ops.annotate import select
 from fnpipe.stages.finish import finish
 from fnpipe.types import ArgumentError, Batch
@@ -18,14 +19,18 @@ def finish_of(
 
     ``processor`` is one of theirs, or the table of its ``preprocessor_config.json``. What it does
     to sizes is not here: that is the pipeline's own. In float32 theirs round once more than ours:
-    the results differ by 1e-6 at most. Errors: ArgumentError for a rescaling other than 1/255.
+    the results differ by 1e-6 at most. Errors: ArgumentError for a rescaling other than 1/255, and
+    for what is no processor.
     """
-    table = processor if isinstance(processor, Mapping) else vars(processor)
+    table = processor if isinstance(processor, Mapping) else getattr(processor, "__dict__", {})
     factor = table.get("rescale_factor", 1 / 255) if table.get("do_rescale", True) else 1.0
     if not abs(factor * 255 - 1) < 1e-6:
         raise ArgumentError(f"processor: rescale_factor wanted 1/255, came {factor}")
     if not table.get("do_normalize", True):
         return finish(dtype, channels_last=channels_last)
+    if not table.keys() >= {"image_mean", "image_std"}:
+        came = ", ".join(table) or repr(processor)
+        raise ArgumentError(f"processor: wanted image_mean and image_std, came {came}")
     mean, std = (tuple(table[name]) for name in ("image_mean", "image_std"))
     return finish(dtype, channels_last=channels_last, mean=mean, std=std)  # type: ignore[arg-type]
 
@@ -36,7 +41,9 @@ def to_detr(batch: Batch) -> dict[str, Any]:
     A label is a dict an image: ``class_labels`` [n], ``boxes`` [n, 4] as centre, width and height
     in parts of the image, ``area``, ``iscrowd``, ``image_id``, ``size``, ``orig_size``. Instances
     to ignore are left out. The mask is all ones: no pixel of an image is padding of a batch.
+    Errors: ArgumentError for what is no batch.
     """
+    check_batch(batch)
     targets = select(batch.targets, ~batch.targets.ignore)
     height, width = batch.images.shape[2:]
     device = batch.images.device

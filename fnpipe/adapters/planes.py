@@ -1,10 +1,12 @@
 """Planes of instances for the bridges that want them."""
 
+from typing import Any
+
 import torch
 
 from fnpipe.ops import raster
 from fnpipe.ops.raster import Masks
-from fnpipe.types import Batch
+from fnpipe.types import ArgumentError, Batch
 
 
 def instance_planes(batch: Batch, *, stride: int) -> Masks:
@@ -18,6 +20,14 @@ def instance_planes(batch: Batch, *, stride: int) -> Masks:
     if made is not None and made.dtype == torch.bool and made.shape[1] * stride == height:
         return made
     return raster.masks(batch.rings, (height, width), stride=stride, impl=fastest(batch))
+
+
+def check_batch(batch: Any) -> None:
+    """Errors: ArgumentError for anything but a batch."""
+    if not isinstance(batch, Batch):
+        raise ArgumentError(
+            f"batch wanted fnpipe.Batch, one of a loader's, came {type(batch).__name__}"
+        )
 
 
 def fastest(batch: Batch) -> str:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torchvision import tv_tensors
 
-from fnpipe.adapters.planes import instance_planes
+from fnpipe.adapters.planes import check_batch, instance_planes
 from fnpipe.ops.annotate import select, take
 from fnpipe.types import ArgumentError, Batch, Rings, Sample, Targets
 
@@ -23,6 +23,7 @@ def to_detection(
     same bits. Keypoints come along where there are any. Images must be floats in [0, 1], without
     mean and deviation: the models normalise by themselves. Errors: ArgumentError.
     """
+    check_batch(batch)
     if not batch.images.is_floating_point():
         raise ArgumentError(
             f"images wanted floats in [0, 1], came {batch.images.dtype}: "
@@ -65,14 +66,19 @@ def from_tv_tensors(
     """A sample of what :func:`to_tv_tensors` gives; ``boxes`` and ``labels`` are enough.
 
     The image is uint8; boxes may be of any format. Rings are not among tv_tensors: the sample has
-    none. Errors: ArgumentError for a float image or boxes of another canvas.
+    none. Errors: ArgumentError for a float image, and for plain boxes or ones of another canvas.
     """
     from torchvision.transforms.v2.functional import convert_bounding_box_format
 
     height, width = image.shape[-2:]
     if image.dtype != torch.uint8:
         raise ArgumentError(f"image wanted uint8 codes, came {image.dtype}")
-    given = targets["boxes"]
+    given = targets.get("boxes")
+    if not isinstance(given, tv_tensors.BoundingBoxes) or "labels" not in targets:
+        raise ArgumentError(
+            "targets wanted boxes, tv_tensors.BoundingBoxes, and labels, came "
+            f"{ {name: type(value).__name__ for name, value in targets.items()} }"
+        )
     if tuple(given.canvas_size) != (height, width):
         raise ArgumentError(
             f"boxes wanted the image's canvas {(height, width)}, came {tuple(given.canvas_size)}"

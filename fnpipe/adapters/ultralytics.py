@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fnpipe.adapters.planes import fastest, instance_planes
+from fnpipe.adapters.planes import check_batch, fastest, instance_planes
 from fnpipe.data.dataset import Dataset
 from fnpipe.loader import Loader
 from fnpipe.ops import paint
@@ -28,8 +28,8 @@ def to_ultralytics(batch: Batch, *, task: str = "detect", mask_ratio: int = 4) -
     adds ``keypoints``. What is to be ignored is left out: they have no word for it.
     Errors: ArgumentError for another task, for float images, and for what the batch does not have.
     """
-    if task not in TASKS:
-        raise ArgumentError(f"task wanted one of {', '.join(TASKS)}, came {task!r}")
+    _check_task(task)
+    check_batch(batch)
     if batch.images.dtype != torch.uint8:
         raise ArgumentError(
             f"images wanted uint8 codes, came {batch.images.dtype}: recipes.yolo(..., "
@@ -49,9 +49,18 @@ def to_ultralytics(batch: Batch, *, task: str = "detect", mask_ratio: int = 4) -
     if task == "segment":
         table |= _masks(batch, targets, mask_ratio)
     if task == "pose":
+        if not targets.keypoints.shape[1]:
+            raise ArgumentError(
+                "task 'pose' wanted keypoints, came none: read the data with task='pose'"
+            )
         scale = targets.keypoints.new_tensor([1 / width, 1 / height, 1.0])
         table["keypoints"] = targets.keypoints * scale
     return table
+
+
+def _check_task(task: str) -> None:
+    if task not in TASKS:
+        raise ArgumentError(f"task wanted one of {', '.join(TASKS)}, came {task!r}")
 
 
 class TrainLoader:
@@ -69,8 +78,16 @@ class TrainLoader:
     def __init__(
         self, loader: Loader, batch_size: int, *, task: str = "detect", mask_ratio: int = 4
     ) -> None:
+        """Errors: ArgumentError for another task, and masks of a data set without outlines."""
+        _check_task(task)
+        if not isinstance(loader, Loader):
+            raise ArgumentError(f"loader wanted fnpipe.Loader, came {loader!r:.80}")
         self.loader, self.task, self.mask_ratio = loader, task, mask_ratio
         self.dataset = loader.job.data
+        if task == "segment" and not len(self.dataset.targets.rings.points):
+            raise ArgumentError(
+                "task 'segment' wanted outlines, came none: read the data with task='segment'"
+            )
         self.batch_size, self.sampler = batch_size, _Order(loader)
 
     def __len__(self) -> int:

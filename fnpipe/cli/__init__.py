@@ -3,6 +3,9 @@
 """
 
 import argparse
+import io
+import os
+import signal
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -28,10 +31,19 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command. Returns its exit code: 0; 1 where ``check`` found problems; 2, after one
-    line on stderr, for a fault of the user's or the data's."""
+    line on stderr, for a fault of the user's or the data's; a shell's for one that is cut short."""
     options = parser().parse_args(arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # names of files and classes may be of any bytes
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        return options.run(options) or 0
+        code = options.run(options) or 0
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # who reads has enough, as `head` has; what is left goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
     except (ArgumentError, DataError, NumericsError, OSError) as error:
         print("fnpipe:", " ".join(str(error).split()), file=sys.stderr)
         return 2

@@ -17,7 +17,8 @@ from fnpipe.cli.options import (
     positive,
     print_json,
     read,
-    recipe,
+    recipe_at,
+    seconds,
 )
 from fnpipe.data.dataset import Dataset
 from fnpipe.pipeline import gather
@@ -45,13 +46,13 @@ def parts(data: Dataset, train: fp.Pipeline, count: int) -> dict[str, Callable[[
     }
 
 
-def rate(run: Callable[[], object], count: int, seconds: float) -> tuple[float, float]:
+def rate(run: Callable[[], object], count: int, span: float) -> tuple[float, float]:
     """Median images a second of some turns, and the distance of their quartiles."""
     run()
     rates = []
     for _ in range(TURNS):
         calls, start = 0, time.perf_counter()
-        while not calls or time.perf_counter() - start < seconds / TURNS:
+        while not calls or time.perf_counter() - start < span / TURNS:
             run()
             calls += 1
         rates.append(calls * count / (time.perf_counter() - start))
@@ -60,7 +61,7 @@ def rate(run: Callable[[], object], count: int, seconds: float) -> tuple[float, 
 
 
 def run_bench(options: argparse.Namespace) -> None:
-    data, train = read(options), recipe(options)
+    data, train = read(options), recipe_at(options)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -90,5 +91,5 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add_source(clock)
     add_recipe(clock)
     clock.add_argument("--count", type=positive, default=16, help="images a batch (default: 16)")
-    clock.add_argument("--seconds", type=float, default=2.0, help="for each part (default: 2)")
+    clock.add_argument("--seconds", type=seconds, default=2.0, help="for each part (default: 2)")
     add_json(clock)

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import os
 import sys
 from pathlib import Path
@@ -13,17 +14,55 @@ import fnpipe as fp
 from fnpipe import recipes
 from fnpipe.data.dataset import Dataset
 from fnpipe.recipes.table import nearest
-from fnpipe.types import ArgumentError
+from fnpipe.schedules import value_at
+from fnpipe.types import ArgumentError, DataError
 
 
 RED, GREEN, DIM = 31, 32, 2
 
 
 def positive(text: str) -> int:
-    number = int(text)
+    try:
+        number = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a whole number, got {text!r}") from None
     if number < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
     return number
+
+
+def seconds(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a number above 0, got {text!r}")
+    return number
+
+
+def port(text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = -1
+    if not 0 <= number < 2**16:
+        raise argparse.ArgumentTypeError(f"must be 0 to 65535, got {text!r}")
+    return number
+
+
+def picture(text: str) -> Path:
+    """A file that can be written, as far as can be known before the work is done for it."""
+    path = Path(text)
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"must be a file, got the folder {path}")
+    if path.suffix.lower() != ".png":
+        raise argparse.ArgumentTypeError(f"must end in .png, got {text!r}")
+    if not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"no folder {path.parent}")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise argparse.ArgumentTypeError(f"{path} cannot be written")
+    return path
 
 
 def add_source(command: argparse.ArgumentParser) -> None:
@@ -38,14 +77,14 @@ def add_source(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--root", type=Path, metavar="DIR", help="of --yolo, in place of its file's path"
     )
+    command.add_argument("--split", help="of --yolo: train, val, test (default: train)")
     command.add_argument(
-        "--split", default="train", help="of --yolo: train, val, test (default: train)"
+        "--labels", metavar="NAME", help="of --yolo: the folder beside images (default: labels)"
     )
     command.add_argument(
         "--task",
         choices=("detect", "segment", "pose", "obb"),
-        default="detect",
-        help="which targets to read (default: detect)",
+        help="which targets to read (default: detect; of --dota: obb)",
     )
 
 
@@ -59,22 +98,44 @@ def parse_source(arguments: list[str]) -> argparse.Namespace:
 def source_arguments(options: argparse.Namespace) -> list[str]:
     """The reverse of :func:`parse_source`."""
     named = {
-        n: getattr(options, n) for n in ("coco", "yolo", "dota", "images", "root", "split", "task")
+        n: getattr(options, n)
+        for n in ("coco", "yolo", "dota", "images", "root", "split", "labels", "task")
     }
     return [a for n, given in named.items() if given is not None for a in (f"--{n}", str(given))]
 
 
+USES: dict[str, tuple[str, ...]] = {
+    "coco": ("images", "task"),
+    "yolo": ("root", "split", "labels", "task"),
+    "dota": ("images", "task"),
+}
+"""Which of the other options a kind of data set takes."""
+
+
 def read(options: argparse.Namespace, **how: Any) -> Dataset:
-    """The data set that a command was asked for."""
-    if options.yolo:
-        where = {"split": options.split, "task": options.task, "root": options.root}
-        return fp.read_yolo(options.yolo, **where, **how)
-    name = "--coco" if options.coco else "--dota"
-    if options.images is None:
-        raise ArgumentError(f"{name} needs --images, the folder of its photos")
-    if options.dota:
+    """The data set that a command was asked for, which has photos."""
+    data = _read(options, **how)
+    if not len(data):
+        raise DataError(f"{options.coco or options.yolo or options.dota}: no photos")
+    return data
+
+
+def _read(options: argparse.Namespace, **how: Any) -> Dataset:
+    kind = next(name for name in USES if getattr(options, name) is not None)
+    for name in ("images", "root", "split", "labels", "task"):
+        if getattr(options, name) is not None and name not in USES[kind]:
+            raise ArgumentError(f"--{name} is not for --{kind}; leave it out")
+    if "images" in USES[kind] and options.images is None:
+        raise ArgumentError(f"--{kind} needs --images, the folder of its photos")
+    if kind == "dota":
+        if options.task not in (None, "obb"):
+            raise ArgumentError(f"--dota has --task obb alone, got {options.task}")
         return fp.read_dota(options.images, options.dota, **how)
-    return fp.read_coco(options.coco, options.images, task=options.task, **how)
+    how["task"] = options.task or "detect"
+    if kind == "coco":
+        return fp.read_coco(options.coco, options.images, **how)
+    how |= {"split": options.split or "train", "labels": options.labels or "labels"}
+    return fp.read_yolo(options.yolo, root=options.root, **how)
 
 
 def add_recipe(command: argparse.ArgumentParser, *, default: str = "yolo") -> None:
@@ -85,17 +146,28 @@ def add_recipe(command: argparse.ArgumentParser, *, default: str = "yolo") -> No
         metavar="NAME",
         help=f"{', '.join(recipes.RECIPES)}, or a TOML file (default: {default})",
     )
-    command.add_argument("--size", type=positive, default=640, help="output side (default: 640)")
+    command.add_argument(
+        "--size", type=positive, help="output side of a NAME (default: 640); a file says its own"
+    )
 
 
-def recipe(options: argparse.Namespace) -> fp.Pipeline:
-    """The pipeline that a command was asked for."""
+def recipe(options: argparse.Namespace) -> Any:
+    """The pipeline that a command was asked for, or the schedule of them."""
     name = options.recipe
     if name in recipes.RECIPES:
-        return recipes.RECIPES[name](options.size)
+        return recipes.RECIPES[name](options.size or 640)
     if not Path(name).is_file():
-        raise ArgumentError(f"--recipe: no file or recipe {name}; {nearest(name, recipes.RECIPES)}")
+        raise ArgumentError(
+            f"--recipe: no file or recipe {name!r}; {nearest(name, recipes.RECIPES)}"
+        )
+    if options.size is not None:
+        raise ArgumentError(f"--size is not for a file; write it into {name}")
     return recipes.from_toml(Path(name))
+
+
+def recipe_at(options: argparse.Namespace, *, seed: int = 0, epoch: int = 0) -> fp.Pipeline:
+    """The pipeline that a command was asked for, in that epoch."""
+    return value_at(recipe(options), seed=seed, epoch=epoch, step=0)
 
 
 def without_mirrors(pipeline: fp.Pipeline, data: Dataset) -> fp.Pipeline:

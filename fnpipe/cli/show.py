@@ -14,9 +14,11 @@ from fnpipe.cli.options import (
     add_source,
     as_codes,
     check_index,
+    picture,
+    port,
     positive,
     read,
-    recipe,
+    recipe_at,
     source_arguments,
     without_mirrors,
 )
@@ -25,6 +27,8 @@ from fnpipe.types import Batch
 
 ROWS = 4
 """Rows and columns of the demo's picture: an epoch a row."""
+PHOTOS = 16
+"""In a preview."""
 
 
 def training(size: int) -> fp.Pipeline:
@@ -74,12 +78,13 @@ def run_preview(options: argparse.Namespace) -> None:
 
     data = read(options)
     first = check_index(options.index, data)
-    ids = range(first, min(first + options.count, len(data)))
-    train = as_codes(without_mirrors(recipe(options), data))
+    count = options.count or (len(data) if options.sheet == "counts" else PHOTOS)
+    ids = range(first, min(first + count, len(data)))
     at = {"seed": options.seed, "epoch": options.epoch}
+    train = as_codes(without_mirrors(recipe_at(options, **at), data))
     said = f"photos {ids.start} to {ids.stop - 1} of {len(data)}"
     if options.sheet == "seeds":
-        shown, said = sheets.seeds(data, train, first, count=options.count, **at), f"photo {first}"
+        shown, said = sheets.seeds(data, train, first, count=count, **at), f"photo {first}"
     elif options.sheet == "stages":
         shown, said = sheets.stages(data, train, first, **at), f"photo {first}, stage by stage"
     elif options.sheet == "pairs":
@@ -112,7 +117,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     demo.set_defaults(run=run_demo)
     demo.add_argument("--seed", type=int, default=0, help="of all randomness (default: 0)")
-    demo.add_argument("--out", type=Path, default=Path("demo.png"), help="default: demo.png")
+    demo.add_argument("--out", type=picture, default=Path("demo.png"), help="default: demo.png")
     add_preview(
         commands.add_parser(
             "preview",
@@ -129,7 +134,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     look.set_defaults(run=run_explore)
     add_source(look)
-    look.add_argument("--port", type=int, default=8765, help="default: 8765; 0 takes a free one")
+    look.add_argument("--port", type=port, default=8765, help="default: 8765; 0 takes a free one")
     look.add_argument("--open", action="store_true", help="open it in the browser")
 
 
@@ -139,7 +144,9 @@ def add_preview(show: argparse.ArgumentParser) -> None:
     add_source(show)
     add_recipe(show)
     show.add_argument("--index", type=int, default=0, help="the first photo (default: 0)")
-    show.add_argument("--count", type=positive, default=16, help="how many (default: 16)")
+    show.add_argument(
+        "--count", type=positive, help=f"how many (default: {PHOTOS}; all for --sheet counts)"
+    )
     show.add_argument("--seed", type=int, default=0, help="of all randomness (default: 0)")
     show.add_argument("--epoch", type=int, default=0, help="each looks different (default: 0)")
     how = show.add_mutually_exclusive_group()
@@ -150,4 +157,6 @@ def add_preview(show: argparse.ArgumentParser) -> None:
         help="before and after; one photo under many seeds; one photo stage by stage; histograms "
         "of classes and box sizes before and after",
     )
-    show.add_argument("--out", type=Path, default=Path("preview.png"), help="default: preview.png")
+    show.add_argument(
+        "--out", type=picture, default=Path("preview.png"), help="default: preview.png"
+    )

@@ -18,14 +18,17 @@ from fnpipe.cli.options import (
     as_codes,
     check_index,
     paint,
+    picture,
     positive,
     print_json,
     read,
     recipe,
+    recipe_at,
 )
 from fnpipe.cli.show import digest
 from fnpipe.data.dataset import Dataset
 from fnpipe.explain import bytes_of
+from fnpipe.schedules import Schedule
 
 
 NOTES = {
@@ -77,20 +80,26 @@ def run_check(options: argparse.Namespace) -> int:
 
 
 def run_explain(options: argparse.Namespace) -> None:
-    train = recipe(options)
-    size = (options.size, options.size)
+    asked = recipe(options)
+    parts = asked if isinstance(asked, Schedule) else Schedule((0,), (asked,))
     if options.json:
-        stages = [repr(s) for s in train.stages]
-        print_json({"stages": stages, "bytes_an_image": bytes_of(train, size)})
+        tables = [
+            {"stages": [repr(s) for s in each.stages], "bytes_an_image": bytes_of(each)}
+            for each in parts.values
+        ]
+        by_epoch = {"from_epoch": dict(zip(parts.starts, tables, strict=True))}
+        print_json(by_epoch if len(tables) > 1 else tables[0])
         return
-    print(train.explain())
+    texts = [each.explain() for each in parts.values]
+    heads = [f"from epoch {start} on\n" if len(texts) > 1 else "" for start in parts.starts]
+    print("\n\n".join(map("".join, zip(heads, texts, strict=True))))
 
 
 def run_replay(options: argparse.Namespace) -> None:
     """One sample anew from its address: its plan in numbers, its picture, its digest."""
     from fnpipe import preview
 
-    data, train = read(options), recipe(options)
+    data, train = read(options), recipe_at(options, seed=options.seed, epoch=options.epoch)
     index = check_index(options.index, data, name="INDEX")
     key = fp.key(seed=options.seed, epoch=options.epoch, sample=torch.tensor([index]))
     plan = train.draw(key, data)
@@ -185,5 +194,5 @@ def add_replay(again: argparse.ArgumentParser) -> None:
     again.add_argument("index", type=int, metavar="INDEX", help="the sample: a photo's number")
     add_source(again)
     add_recipe(again)
-    again.add_argument("--out", type=Path, help="also draw it, as PNG")
+    again.add_argument("--out", type=picture, help="also draw it, as PNG")
     add_json(again)

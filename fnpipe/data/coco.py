@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -117,14 +117,22 @@ def _load(source: Path) -> Json:
         document = json.loads(source.read_bytes())
     except OSError as error:
         raise DataError(str(error.strerror)) from error
+    except ValueError as error:
+        raise DataError(f"not JSON ({error})") from error
     wanted = ("images", "annotations", "categories")
     if not isinstance(document, dict) or any(type(document.get(k)) is not list for k in wanted):
         raise DataError(f"wanted an object with the lists {', '.join(wanted)}")
+    for kind in wanted:
+        other = next((entry for entry in document[kind] if type(entry) is not dict), None)
+        if other is not None:
+            raise DataError(f"{kind}: wanted objects, got {other!r:.80}")
     return document
 
 
 def _file_name(photo: Json, stay_inside: bool) -> str:
-    name = photo["file_name"]
+    name = photo.get("file_name")
+    if not isinstance(name, str):
+        raise DataError(f"image {photo.get('id')}: no 'file_name' that is text")
     if stay_inside and leads_out(name):
         raise DataError(
             f"image {photo['id']}: file_name {name!r} leads out of the image folder; "
@@ -184,6 +192,8 @@ def _kinds(entries: list[Json]) -> dict[int, Json]:
 def _keep(instance: Json, listed: set[int], photos: Photos, crowd: str, notes: Notes) -> bool:
     """Whether an annotation belongs to a photo that is there and is wanted; notes why not."""
     photo, name = instance["image_id"], f"annotation {instance.get('id')}"
+    if not isinstance(photo, Hashable):
+        raise ValueError(f"image_id {photo!r:.80}; wanted an integer")
     if photo not in listed:
         notes.add("orphan annotation", f"{name}: no image {photo}")
     elif photo not in photos:
@@ -245,9 +255,11 @@ def _is_crowd(instance: Json) -> bool:
 
 
 def _label(instance: Json, labels: dict[int, int]) -> int:
-    if instance["category_id"] not in labels:
-        raise ValueError(f"category_id {instance['category_id']}; wanted one of {[*labels]}")
-    return labels[instance["category_id"]]
+    id = instance["category_id"]
+    label = labels.get(id) if isinstance(id, Hashable) else None  # type: ignore[arg-type]
+    if label is None:
+        raise ValueError(f"category_id {id!r:.80}; wanted one of {[*labels]}")
+    return label
 
 
 def _box(instance: Json, size: tuple[int, int]) -> Numbers:
@@ -294,11 +306,15 @@ def _outline(instance: Json, size: tuple[int, int]) -> list[Numbers]:
     return [_finite("segmentation", part) for part in parts if part]
 
 
-def _finite(key: str, numbers: Numbers, wanted: int | None = None) -> Numbers:
+def _finite(key: str, numbers: Any, wanted: int | None = None) -> Numbers:
     """``numbers``, checked to be that many, and neither NaN nor infinite."""
-    if wanted is not None and len(numbers) != wanted:
-        raise ValueError(f"{key}: wanted {wanted} numbers, got {len(numbers)}")
-    if not math.isfinite(sum(numbers)):
+    try:
+        count, finite = len(numbers), math.isfinite(sum(numbers))
+    except (TypeError, OverflowError) as error:
+        raise ValueError(f"{key}: wanted numbers, got {numbers!r:.80}") from error
+    if wanted is not None and count != wanted:
+        raise ValueError(f"{key}: wanted {wanted} numbers, got {count}")
+    if not finite:
         raise ValueError(f"{key}: wanted finite numbers, got {numbers!r:.80}")
     return numbers
 
@@ -309,7 +325,10 @@ def _keypoint_count(kinds: Iterable[Json], instances: list[Json]) -> int:
     if len(named) > 1:
         raise DataError(f"categories: wanted poses of one length, got {sorted(named)} keypoints")
     given = (len(instance["keypoints"]) // 3 for instance in instances if instance.get("keypoints"))
-    return named.pop() if named else next(given, 0)
+    count = named.pop() if named else next(given, 0)
+    if not count:
+        raise DataError("no keypoints, of a category or an annotation, for task 'pose'")
+    return count
 
 
 def _flip_by_name(kinds: Iterable[Json]) -> tuple[int, ...]:

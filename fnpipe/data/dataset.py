@@ -111,7 +111,12 @@ class Dataset:
 
     def __getitem__(self, index: int) -> Sample:
         """Photo ``index`` with a copy of its targets (``owner`` all 0). Raises ``IndexError``."""
-        index = range(len(self))[index]
+        if isinstance(index, slice):
+            raise TypeError("a data set is indexed by one photo; a part of it is data.subset(...)")
+        try:
+            index = range(len(self))[index]
+        except IndexError:
+            raise IndexError(f"photo {index}: there are {len(self)}") from None
         start, stop = self.offsets[index : index + 2].tolist()
         targets = take(self.targets, torch.arange(start, stop))
         targets = targets.replace(owner=torch.zeros_like(targets.owner))
@@ -123,8 +128,7 @@ class Dataset:
         ``targets.ids`` count the rows of the new one; ``image_ids`` stay. Errors: ArgumentError for
         what is no integers, as a mask is none.
         """
-        given = indices if isinstance(indices, Tensor) else torch.tensor([*indices])
-        chosen = torch.arange(len(self))[as_rows("indices", given)]
+        chosen = torch.arange(len(self))[as_rows("indices", indices)]
         rows, offsets = gather_ragged(self.offsets, chosen)
         letters, path_offsets = gather_ragged(self.path_offsets, chosen)
         owner = torch.repeat_interleave(torch.arange(len(chosen)), offsets.diff())
@@ -197,13 +201,28 @@ def _same_photos(data: Dataset, other: Dataset) -> bool:
     return all(here.path(i) == there.path(i) for i in range(len(here)))
 
 
-def as_rows(name: str, given: Tensor) -> Int64[Tensor, " n"]:
+def as_rows(name: str, given: Any) -> Int64[Tensor, " n"]:
     """An argument as row numbers. Errors: ArgumentError for what is no integers, as a mask is."""
-    if given.numel() and (given.dtype == torch.bool or given.is_floating_point()):
+    several = isinstance(given, Iterable) and not isinstance(given, Tensor)
+    try:
+        rows = torch.as_tensor([*given] if several else given)
+    except (RuntimeError, TypeError, ValueError):
+        rows = torch.full((1,), torch.nan)
+    if rows.numel() and rows.dtype == torch.bool:
         raise ArgumentError(
-            f"{name} wanted integers, came {given.dtype}; of a mask take mask.nonzero().flatten()"
+            f"{name} wanted integers, came torch.bool; of a mask take mask.nonzero().flatten()"
         )
-    return given.to(torch.int64).reshape(-1)
+    if rows.numel() and rows.is_floating_point():
+        raise ArgumentError(f"{name} wanted integers, came {given!r:.80}")
+    return rows.to(torch.int64).reshape(-1)
+
+
+def check_dataset(data: Any) -> None:
+    """Raise ``ArgumentError`` for anything else."""
+    if not isinstance(data, Dataset):
+        raise ArgumentError(
+            f"data wanted a data set, as fnpipe.read_coco gives one, came {data!r:.80}"
+        )
 
 
 def pack_names(names: Iterable[str]) -> tuple[UInt8[Tensor, " c"], Offsets]:

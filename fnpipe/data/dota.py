@@ -11,7 +11,7 @@ import torch
 from fnpipe.data.build import Notes, build, check_choice, collect, naming, scan_photos
 from fnpipe.data.dataset import Dataset
 from fnpipe.data.decode import PIXEL_LIMIT
-from fnpipe.data.pairs import check_pairs, find_photos, mirror, read_lines
+from fnpipe.data.pairs import check_pairs, folder_photos, mirror, read_lines
 from fnpipe.types import DataError
 
 
@@ -41,7 +41,7 @@ def read_dota(
     """
     check_choice("scan", scan, ("header", "decode"))  # no size is written in the labels
     root, notes = Path(os.path.abspath(images)), Notes(rows=rows)
-    pairs = [(photo, mirror(photo, root, Path(labels))) for photo in find_photos(".", root)]
+    pairs = [(photo, mirror(photo, root, Path(labels))) for photo in folder_photos(root)]
     check_pairs(root, pairs, notes)
     photos = [photo for photo, _ in pairs]
     sizes = scan_photos(photos, notes, scan=scan, unreadable=unreadable, pixel_limit=pixel_limit)

@@ -1,8 +1,9 @@
 """Which photos there are, and which text file holds the labels of each."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from fnpipe.data.build import Notes
 from fnpipe.data.decode import SUFFIXES
@@ -13,21 +14,32 @@ Pair = tuple[Path, Path]
 """A photo and its label file, which need not exist."""
 
 
-def find_photos(entry: str | Sequence[str], root: Path) -> Iterator[Path]:
+def find_photos(entry: Any, root: Path) -> Iterator[Path]:
     """Photos of a folder, a text file, or a list of them."""
-    if not isinstance(entry, str):
+    if isinstance(entry, list | tuple):
         for part in entry:
             yield from find_photos(part, root)
         return
+    if not isinstance(entry, str):
+        raise DataError(f"wanted a folder, a text file, or a list of them, got {entry!r:.80}")
     place = Path(os.path.abspath(root / entry))
     if place.is_dir():
-        yield from sorted(_walk(place), key=str)
+        yield from folder_photos(place)
+    elif place.suffix.lower() in SUFFIXES:
+        raise DataError(f"{place}: wanted a folder, or a text file with a photo a line")
     elif place.is_file():
         lines = place.read_text(encoding="utf-8-sig", errors="surrogateescape").splitlines()
         for line in filter(None, map(str.strip, lines)):
             yield Path(os.path.abspath(place.parent / line))
     else:
         raise DataError(f"no folder or file {place}; pass root= if the data set lies elsewhere")
+
+
+def folder_photos(folder: Path) -> list[Path]:
+    """Photos in ``folder`` and below, in the order of their names. Raises ``DataError``."""
+    if not folder.is_dir():
+        raise DataError(f"{folder}: no such folder")
+    return sorted(_walk(folder), key=str)
 
 
 def _walk(folder: Path) -> Iterator[Path]:

@@ -20,7 +20,7 @@ from torch import Tensor
 from tqdm import tqdm
 from xxhash import xxh3_128
 
-from fnpipe.data.dataset import Changed, Dataset
+from fnpipe.data.dataset import Changed, Dataset, check_dataset
 from fnpipe.data.pool_file import (
     DONE,
     PENDING,
@@ -78,6 +78,7 @@ class Entries:
 
 def entries(data: Dataset) -> Entries:
     """The distinct files of ``data``, each looked at; a missing one has a length of -1."""
+    check_dataset(data)
     letters = data.path_bytes.numpy().tobytes()
     names = [letters[start:stop] for start, stop in pairwise(data.path_offsets.tolist())]
     first: dict[bytes, int] = {}

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float64, UInt8
 from torch import Tensor
 
-from fnpipe.data.dataset import Dataset, reading
+from fnpipe.data.dataset import Dataset, check_dataset, reading
 from fnpipe.data.decode import read_image
 from fnpipe.types import ArgumentError, Image, Sizes, Targets
 
@@ -32,8 +32,9 @@ def prepare(data: Dataset, *, longest: int) -> Prepared:
     enlarged. What is prepared already would be resampled twice, and a subclass that reads photos in
     a way of its own would no longer. Errors: ArgumentError for either, and for ``longest`` below 1.
     """
-    if longest < 1:
-        raise ArgumentError(f"longest wanted at least 1 pixel, came {longest}")
+    if type(longest) is not int or longest < 1:
+        raise ArgumentError(f"longest wanted at least 1 pixel, came {longest!r}")
+    check_dataset(data)
     if isinstance(data, Prepared):
         raise ArgumentError(f"data is prepared already (longest={data.longest}); prepare the first")
     if reading(data):

@@ -25,7 +25,15 @@ from fnpipe.data.build import (
 )
 from fnpipe.data.dataset import Dataset
 from fnpipe.data.decode import PIXEL_LIMIT
-from fnpipe.data.pairs import Pair, check_pairs, find_photos, mirror, read_lines, swap_folder
+from fnpipe.data.pairs import (
+    Pair,
+    check_pairs,
+    find_photos,
+    folder_photos,
+    mirror,
+    read_lines,
+    swap_folder,
+)
 from fnpipe.ops.points import check_keypoint_flip
 from fnpipe.types import DataError
 
@@ -73,12 +81,15 @@ def read_yolo(
     source = Path(data)
     with naming(source):
         config = _load(source)
-        base = Path(os.path.abspath(source.parent / (config.get("path") or "")))
+        base = Path(os.path.abspath(source.parent / str(config.get("path") or "")))
         base = base if root is None else Path(os.path.abspath(root))
         if not config.get(split):
-            raise DataError(f"no split {split!r}")
+            there = [name for name in ("train", "val", "test") if config.get(name)]
+            raise DataError(f"no split {split!r}; there are {', '.join(there) or 'none'}")
         classes, shape = _classes(config), _keypoint_shape(config)
         photos = [*find_photos(config[split], base)]
+        if not photos:
+            raise DataError(f"split {split!r}: no photos in {config[split]} of {base}")
         flip = config.get("flip_idx") or () if keypoint_flip is None else keypoint_flip
     pairs = [(photo, swap_folder(photo, labels)) for photo in photos]
     rules = Rules(task, classes, shape, box_rows)
@@ -105,7 +116,7 @@ def read_yolo_folders(
     how many numbers (2 or 3). All else as in :func:`read_yolo`.
     """
     base = Path(os.path.abspath(images))
-    pairs = [(photo, mirror(photo, base, Path(labels))) for photo in find_photos(".", base)]
+    pairs = [(photo, mirror(photo, base, Path(labels))) for photo in folder_photos(base)]
     rules = Rules(task, _classes({"names": names}), keypoint_shape, box_rows)
     notes = Notes(rows=rows)
     return _assemble(base, pairs, rules, keypoint_flip, notes, unreadable, scan, pixel_limit)
@@ -194,7 +205,7 @@ def _load(source: Path) -> dict[str, Any]:
         config = yaml.safe_load(source.read_text(encoding="utf-8"))
     except OSError as error:
         raise DataError(str(error.strerror)) from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise DataError(f"not YAML ({error})") from error
     if not isinstance(config, dict):
         raise DataError(f"wanted keys and values, got {config!r:.80}")
@@ -204,10 +215,15 @@ def _load(source: Path) -> dict[str, Any]:
 def _classes(config: Mapping[str, Any]) -> dict[int, str]:
     """Names by id, ids ascending."""
     names, count = config.get("names"), config.get("nc")
+    if count is not None and type(count) is not int:
+        raise DataError(f"nc: wanted a whole number, got {count!r:.80}")
     if names is None and count is not None:
         names = [str(id) for id in range(count)]
-    if not names or isinstance(names, str):
-        raise DataError(f"names: wanted the classes, got {names or 'none'}")
+    if not names:
+        raise DataError("names: wanted the classes, got none")
+    ids = names if isinstance(names, Mapping) else ()
+    if not isinstance(names, list | tuple | Mapping) or not all(str(id).isdigit() for id in ids):
+        raise DataError(f"names: wanted a list, or names by their number, got {names!r:.80}")
     pairs = names.items() if isinstance(names, Mapping) else enumerate(names)
     classes = {int(id): str(name) for id, name in sorted((int(id), name) for id, name in pairs)}
     if count is not None and count != len(classes):
@@ -216,8 +232,12 @@ def _classes(config: Mapping[str, Any]) -> dict[int, str]:
 
 
 def _keypoint_shape(config: Mapping[str, Any]) -> tuple[int, int]:
-    k, d = config.get("kpt_shape") or (0, 0)
-    return int(k), int(d)
+    shape = config.get("kpt_shape") or (0, 0)
+    try:
+        k, d = map(int, shape)
+    except (TypeError, ValueError):
+        raise DataError(f"kpt_shape: wanted [keypoints, 2 or 3], got {shape!r:.80}") from None
+    return k, d
 
 
 def _rows(label: Path, owner: int, rules: Rules, notes: Notes) -> Iterator[Row]:

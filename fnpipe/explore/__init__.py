@@ -5,6 +5,7 @@ What the page shows is made by :func:`picture` and :func:`code`; ``app.py`` lays
 
 import io
 import os
+import socket
 import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -38,9 +39,14 @@ RANGES: dict[str, tuple[float, float, float]] = {
 """Least, greatest and step of a parameter's slider."""
 
 
-def sliders(recipe: str) -> dict[str, tuple[float, float, float, float]]:
-    """Least, greatest, step and default of each parameter of a recipe that has a slider."""
+def sliders(recipe: str, data: Dataset) -> dict[str, tuple[float, float, float, float]]:
+    """Least, greatest, step and first value of each parameter of a recipe that has a slider.
+
+    The first value is the recipe's default, but for mirrors of poses without a left/right map.
+    """
     found = recipes.defaults(recipe)
+    if data.task == "pose" and not data.keypoint_flip:
+        found |= {name: 0.0 for name in ("fliplr", "flipud") if name in found}
     return {name: (*RANGES[name], found[name]) for name in found if name in RANGES}
 
 
@@ -80,10 +86,16 @@ def code(chosen: Mapping[str, Any], index: int, *, seed: int, epoch: int) -> str
 def serve(arguments: list[str], *, port: int, open_browser: bool) -> NoReturn:
     """Become the server of the page, for this machine alone; ``arguments`` name the data set.
 
-    Errors: ArgumentError where marimo is not installed.
+    Errors: ArgumentError where marimo is not installed, or the port is taken.
     """
     if find_spec("marimo") is None:
         raise ArgumentError("explore wants marimo: pip install 'fnpipe[explore]'")
+    try:
+        with socket.socket() as free:
+            free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            free.bind(("127.0.0.1", port))
+    except OSError as error:
+        raise ArgumentError(f"port {port}: {error.strerror}; --port 0 takes a free one") from error
     command = [sys.executable, "-m", "marimo", "run", str(APP), "--host", "127.0.0.1"]
     port_and_browser = ["--port", str(port), *([] if open_browser else ["--headless"])]
     os.execv(sys.executable, [*command, *port_and_browser, "--", *arguments])

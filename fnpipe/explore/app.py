@@ -36,7 +36,7 @@ def _(data, explore, mo, recipe):
         )
 
     values = mo.ui.dictionary(
-        {name: slider(name, *r) for name, r in explore.sliders(recipe.value).items()}
+        {name: slider(name, *r) for name, r in explore.sliders(recipe.value, data).items()}
     )
     at = mo.ui.dictionary(
         {
@@ -54,7 +54,10 @@ def _(at, data, explore, mo, recipe, size, values):
     where = {"seed": at.value["seed"], "epoch": at.value["epoch"]}
     index = min(at.value["index"], len(data) - 1)
     panel = mo.vstack([mo.hstack([recipe, size]), *at.values(), *values.values()])
-    shown = mo.image(explore.picture(data, chosen, index, **where), alt="sample", width=640)
+    try:
+        shown = mo.image(explore.picture(data, chosen, index, **where), alt="sample", width=640)
+    except ValueError as error:
+        shown = mo.callout(str(error), kind="danger")
     written = mo.md(f"```python\n{explore.code(chosen, index, **where)}```")
     mo.hstack([panel, mo.vstack([shown, written])], widths=[1, 2], align="start")
 

@@ -10,7 +10,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from fnpipe.feed.ranks import Share
-from fnpipe.keys import key, permute
+from fnpipe.keys import permute
 from fnpipe.schedules import Schedule, value_at, values_of
 from fnpipe.types import ArgumentError
 
@@ -80,7 +80,7 @@ class Epochs:
         return (epoch, step + 1) if step + 1 < self.steps(epoch) else (epoch + 1, 0)
 
     def check(self) -> None:
-        """Errors: ArgumentError where an epoch would have no batch, and for what is no seed."""
+        """Errors: ArgumentError where an epoch would have no batch."""
         for size in values_of(self.batch_size):
             if type(size) is not int or size < 1:
                 raise ArgumentError(f"batch_size wanted an integer >= 1, came {size!r}")
@@ -90,7 +90,6 @@ class Epochs:
                 )
         if self.limit is not None and (type(self.limit) is not int or self.limit < 1):
             raise ArgumentError(f"limit wanted an integer >= 1, came {self.limit!r}")
-        key(seed=self.seed, epoch=0, sample=0)
 
 
 @lru_cache(maxsize=4)

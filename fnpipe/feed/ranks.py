@@ -31,8 +31,8 @@ def share(rank: int | None, world_size: int | None) -> Share:
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             return Share(torch.distributed.get_rank(), torch.distributed.get_world_size())
         return Share()
-    if rank is None or world_size is None or not 0 <= rank < world_size:
-        raise ArgumentError(
-            f"rank, world_size wanted 0 <= rank < world_size, came {rank}, {world_size}"
-        )
-    return Share(rank, world_size)
+    if isinstance(rank, int) and isinstance(world_size, int) and 0 <= rank < world_size:
+        return Share(rank, world_size)
+    raise ArgumentError(
+        f"rank, world_size wanted 0 <= rank < world_size, came {rank!r}, {world_size!r}"
+    )

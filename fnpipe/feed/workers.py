@@ -3,7 +3,7 @@
 import multiprocessing
 import signal
 from collections.abc import Iterator
-from math import ceil, inf
+from math import ceil
 from threading import Thread
 from time import monotonic_ns, sleep
 from typing import Any
@@ -20,7 +20,7 @@ from fnpipe.feed.parcels import Left, Parcels, Sent
 from fnpipe.feed.ranks import Share
 from fnpipe.feed.slab import Slab
 from fnpipe.packing import Packed
-from fnpipe.types import ArgumentError, LoaderError
+from fnpipe.types import LoaderError
 
 
 POLL = 2.0
@@ -54,7 +54,6 @@ class Workers:
         on_error: str,
         timeout: float,
     ) -> None:
-        _check(count, prefetch, timeout)
         self.job, self.count, self.timeout, self.device = job, count, timeout, device
         self.board = Board(max(count, 1))
         self._addresses = Addresses(job.epochs, ahead)
@@ -225,15 +224,6 @@ class Workers:
             told += f", reading {self.job.data.path(line['sample'])}"
         ids = self.job.ids(Address(line["epoch"], line["step"], self._next.share))
         return f"{told}, samples {ids.tolist()}"
-
-
-def _check(count: int, prefetch: int, timeout: float) -> None:
-    """Errors: ArgumentError for numbers that no workers can be had with."""
-    for name, given, least in (("workers", count, 0), ("prefetch", prefetch, 1)):
-        if type(given) is not int or given < least:
-            raise ArgumentError(f"{name} wanted an integer >= {least}, came {given!r}")
-    if not 0 < timeout < inf:
-        raise ArgumentError(f"timeout wanted seconds > 0, came {timeout!r}")
 
 
 def _cause(code: int | None) -> str:

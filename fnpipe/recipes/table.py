@@ -12,7 +12,7 @@ Both mean the pipeline that the same call in Python makes.
 import difflib
 import inspect
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
@@ -61,8 +61,12 @@ def from_dict(table: Mapping[str, Any]) -> tasks.Recipe:
     A dtype is torch's name of it, a pair or triple a list. Errors: ArgumentError for an unknown
     name, with the nearest known one, and for whatever the stages refuse.
     """
+    if not isinstance(table, Mapping):
+        raise ArgumentError(f"wanted a table of a recipe or of stages, came {table!r:.80}")
     if "stages" in table:
         _check_names("a pipeline", table, ["stages"])
+        if not isinstance(table["stages"], Sequence) or isinstance(table["stages"], str):
+            raise ArgumentError(f"stages wanted a list of tables, came {table['stages']!r:.80}")
         return pipe(*map(_stage, table["stages"]))
     if "recipe" not in table:
         raise ArgumentError(f"wanted the key 'recipe' or 'stages', came {', '.join(table) or '{}'}")
@@ -81,8 +85,11 @@ def to_dict(pipeline: Pipeline) -> dict[str, Any]:
     >>> to_dict(tasks.validation(640, dtype=torch.uint8))["stages"]
     [{'stage': 'letterbox', 'size': 640}, {'stage': 'finish', 'dtype': 'uint8'}]
 
-    Errors: ArgumentError for a stage that holds a function or a data set: code keeps it.
+    Errors: ArgumentError for a stage that holds a function or a data set: code keeps it; and for a
+    schedule, which the table of the recipe that makes it says (``close_mosaic``, ``epochs``).
     """
+    if not isinstance(pipeline, Pipeline):
+        raise ArgumentError(f"to_dict wanted a pipeline, came {pipeline!r:.80}")
     return {"stages": [_row(s) for s in pipeline.stages]}
 
 
@@ -93,11 +100,15 @@ def from_toml(text: str | Path) -> tasks.Recipe:
     Traceback (most recent call last):
     fnpipe.types.ArgumentError: yolo: no parameter 'degree'; the nearest is 'degrees'
     """
+    if not isinstance(text, str | Path):
+        raise ArgumentError(f"from_toml wanted text or a pathlib.Path, came {text!r:.80}")
+    where = text if isinstance(text, Path) else "recipe"
     try:
-        table = tomllib.loads(text.read_text() if isinstance(text, Path) else text)
-    except tomllib.TOMLDecodeError as error:
-        where = text if isinstance(text, Path) else "recipe"
-        raise ArgumentError(f"{where}: not TOML: {error}") from error
+        table = tomllib.loads(text.read_text("utf-8") if isinstance(text, Path) else text)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        file = isinstance(text, str) and text.endswith(".toml")
+        hint = "; a file wants to be a pathlib.Path" if file else ""
+        raise ArgumentError(f"{where}: not TOML: {error}{hint}") from error
     return from_dict(table)
 
 
@@ -110,7 +121,7 @@ def to_toml(table: Pipeline | Mapping[str, Any]) -> str:
         import tomli_w
     except ModuleNotFoundError as error:
         raise ArgumentError("writing TOML wants tomli-w: pip install 'fnpipe[toml]'") from error
-    plain = to_dict(table) if isinstance(table, Pipeline) else table
+    plain = table if isinstance(table, Mapping) else to_dict(table)
     return tomli_w.dumps({k: _plain(k, v) for k, v in plain.items() if v is not None})
 
 
@@ -122,7 +133,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def _pick(kind: str, name: Any, known: Mapping[str, Any]) -> Any:
-    if name not in known:
+    if not isinstance(name, str) or name not in known:
         raise ArgumentError(f"no {kind} {name!r}; {nearest(str(name), known)}")
     return known[name]
 
@@ -134,8 +145,8 @@ def _check_names(what: str, given: Iterable[str], known: list[str]) -> None:
 
 
 def _stage(row: Mapping[str, Any]) -> Any:
-    if "stage" not in row:
-        raise ArgumentError(f"a stage wanted the key 'stage', came {dict(row)}")
+    if not isinstance(row, Mapping) or "stage" not in row:
+        raise ArgumentError(f"a stage wanted the key 'stage', came {row!r:.80}")
     made = _pick("stage", row["stage"], STAGES)
     parameters = fields(made)
     _check_names(row["stage"], row, ["stage", *(f.name for f in parameters)])

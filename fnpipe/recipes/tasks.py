@@ -192,6 +192,9 @@ def validation(
 
 
 def _variant(name: str, changes: Hyper) -> dict[str, Any]:
+    unknown = changes.keys() - Hyper.__annotations__
+    if unknown:  # as Python says it, and not of the function beneath
+        raise TypeError(f"{name}() got an unexpected keyword argument {min(unknown)!r}")
     return {**VARIANTS[name], **changes}
 
 

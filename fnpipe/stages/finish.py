@@ -67,10 +67,13 @@ class keep:
 
 
 def _three(name: str, given: Sequence[float]) -> tuple[float, float, float]:
-    numbers = tuple(float(x) for x in given)
-    if len(numbers) != 3 or not all(map(math.isfinite, numbers)):
+    try:
+        r, g, b = (float(x) for x in given)
+    except (TypeError, ValueError):
+        raise ArgumentError(f"finish: {name} wanted three numbers, came {given!r}") from None
+    if not all(map(math.isfinite, (r, g, b))):
         raise ArgumentError(f"finish: {name} wanted three finite numbers, came {given!r}")
-    return numbers
+    return r, g, b
 
 
 def _single(x: float) -> float:

@@ -38,7 +38,7 @@ class masks:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise ArgumentError(f"masks: kind wanted one of {', '.join(KINDS)}, came {self.kind!r}")
-        if self.stride < 1:
+        if type(self.stride) is not int or self.stride < 1:
             raise ArgumentError(f"masks: stride wanted an integer >= 1, came {self.stride!r}")
 
     def rasterize(

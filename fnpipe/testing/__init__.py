@@ -1,5 +1,6 @@
 """The proving kit: compare bytes, and put a pure function through every backend that is there."""
 
+import inspect
 import os
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from torch.utils import _pytree as pytree
 from fnpipe.digests import sources_digest
 from fnpipe.numerics import audit, compiled, count_differences, package
 from fnpipe.stages.color import pointwise
-from fnpipe.types import Finish
+from fnpipe.types import ArgumentError, Finish
 
 
 HARD = (0.0, 0.5, 1.0, 1.5, 2.5, 64.0, 113.5, 114.0, 127.0, 127.5, 128.0, 254.5, 255.0)
@@ -66,6 +67,8 @@ def prove(fn: Callable[..., Any] | pointwise, *parameters: float, ahead: bool = 
     culprit operation with its line, or the one pixel, of all that differ, that came first.
     """
     given = fn.fn if isinstance(fn, pointwise) else fn
+    if not inspect.isfunction(given):
+        raise ArgumentError(f"prove wanted a function of r, g, b and parameters, came {fn!r:.80}")
     count = given.__code__.co_argcount - 3
     values = [torch.full((1,), v) for v in (parameters or (0.3,) * count)]
     planes = hard_planes()

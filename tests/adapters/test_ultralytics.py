@@ -1,6 +1,7 @@
 """The batch dict of Ultralytics' trainers, held against what their own data set would give."""
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -106,6 +107,19 @@ def test_a_train_loader_runs_an_epoch_a_loop(data: fp.Dataset):
 def test_what_it_cannot_make_is_refused(floats: fp.Batch, task: str, message: str):
     with pytest.raises(ArgumentError, match=message):
         to_ultralytics(floats, task=task)
+
+
+def test_poses_want_keypoints(batch: fp.Batch):
+    bare = batch.targets.replace(keypoints=torch.zeros(4, 0, 3))
+    with pytest.raises(ArgumentError, match=r"^task 'pose' wanted keypoints, came none: read the"):
+        to_ultralytics(batch.replace(targets=bare), task="pose")
+
+
+def test_a_training_of_masks_wants_outlines(data: fp.Dataset):
+    bare = replace(data, targets=data.targets.replace(rings=fp.Rings.empty(len(data.targets))))
+    loader = fp.Loader(bare, fp.pipe(fp.letterbox(32)), batch_size=1, seed=0)
+    with pytest.raises(ArgumentError, match=r"^task 'segment' wanted outlines, came none: read"):
+        TrainLoader(loader, 1, task="segment")
 
 
 def test_oriented_boxes_want_quads(batch: fp.Batch):

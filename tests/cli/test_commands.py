@@ -1,7 +1,9 @@
 """The commands that tell: what they say, what a program reads, and the one line of a refusal."""
 
 import json
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,7 +13,7 @@ from PIL import Image as pillow
 
 import fnpipe as fp
 from fnpipe import recipes
-from fnpipe.cli import main, options, tell
+from fnpipe.cli import main, options, show, tell
 from fnpipe.cli.show import digest
 
 
@@ -74,6 +76,12 @@ def test_check_finds_every_problem_with_its_file_and_row(yolo, capsys):
     assert any(str(yolo.parent / "images" / "c.png") in line for line in found["lines"])
 
 
+def test_labels_may_lie_in_a_folder_of_another_name(yolo, capsys):
+    (yolo.parent / "labels").rename(yolo.parent / "boxes")
+    found = told(capsys, "check", "--yolo", str(yolo), "--labels", "boxes", code=1)
+    assert found["instances"] == 2
+
+
 def test_check_of_a_sound_data_set_is_0(coco, capsys):
     printed = said(capsys, "check", *coco)
     assert printed.splitlines()[0] == (
@@ -115,6 +123,28 @@ def test_colour_is_for_a_terminal(yolo, capsys, monkeypatch):
     assert "\x1b[31m" in options.paint("wrong", options.RED)
     monkeypatch.setenv("NO_COLOR", "1")
     assert options.paint("wrong", options.RED) == "wrong"
+
+
+def test_names_of_any_bytes_are_printed(tmp_path):
+    """As on a terminal whose encoding refuses what is no text."""
+    for folder in ("images", "labels"):
+        (tmp_path / folder).mkdir()
+    name = os.fsdecode(b"a\xff")
+    pillow.new("RGB", (40, 30)).save(tmp_path / "images" / f"{name}.png")
+    (tmp_path / "labels" / f"{name}.txt").write_text("0 0.5\n")
+    (tmp_path / "data.yaml").write_text("train: images\nnames: [leaf]\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "fnpipe", "check", "--yolo", str(tmp_path / "data.yaml")],
+        capture_output=True, text=True, env=os.environ | {"PYTHONIOENCODING": "utf-8:strict"},
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (1, "")
+    assert r"a\udcff.txt: row 1: 2 columns" in done.stdout
+
+
+def test_a_reader_that_has_enough_is_no_error():
+    command = f"{sys.executable} -m fnpipe explain | true; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (141, "")
 
 
 def test_explain_prints_what_the_pipeline_says(capsys):
@@ -182,6 +212,23 @@ def test_a_sheet_is_a_picture(coco, tmp_path, capsys, sheet):
         assert min(picture.size) > 300
 
 
+def test_histograms_are_of_the_whole_data_set_unless_told(coco, tmp_path, capsys, monkeypatch):
+    pytest.importorskip("matplotlib")
+    asked = (
+        "preview",
+        *coco,
+        "--sheet",
+        "counts",
+        "--size",
+        "64",
+        "--out",
+        str(tmp_path / "a.png"),
+    )
+    assert said(capsys, *asked, "--count", "2").endswith("photos 0 to 1 of 4\n")
+    monkeypatch.setattr(show, "PHOTOS", 2)
+    assert said(capsys, *asked).endswith("photos 0 to 3 of 4\n")
+
+
 def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     """The one line with which a command refuses, by itself or by its parser."""
     try:
@@ -202,8 +249,22 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         (["chek"], "invalid choice: 'chek'"),
         (["check", "--dota", "x"], "fnpipe: --dota needs --images, the folder of its photos"),
         (["check", "--yolo", "none.yaml"], "fnpipe: none.yaml: No such file or directory"),
-        (["explain", "--recipe", "yollo"], "no file or recipe yollo; the nearest is 'yolo'"),
+        (["explain", "--recipe", "yollo"], "no file or recipe 'yollo'; the nearest is 'yolo'"),
         (["explain", "--size", "0"], "argument --size: must be at least 1, got 0"),
+        (["explain", "--size", "x"], "argument --size: must be a whole number, got 'x'"),
+        (["bench", "--seconds", "-1"], "argument --seconds: must be a number above 0, got '-1'"),
+        (["bench", "--seconds", "nan"], "argument --seconds: must be a number above 0, got 'nan'"),
+        (["explore", "--port", "65536"], "argument --port: must be 0 to 65535, got '65536'"),
+        (["demo", "--out", "a.jpg"], "argument --out: must end in .png, got 'a.jpg'"),
+        (["demo", "--out", "."], "argument --out: must be a file, got the folder ."),
+        (["demo", "--out", "no/a.png"], "argument --out: no folder no"),
+        (["check", "--yolo", "a.yaml", "--images", "b"], "--images is not for --yolo; leave it"),
+        (["check", "--coco", "a", "--images", "b", "--split", "val"], "--split is not for --coco"),
+        (["check", "--dota", "a", "--images", "b", "--root", "c"], "--root is not for --dota"),
+        (
+            ["check", "--dota", "a", "--images", "b", "--task", "pose"],
+            "--dota has --task obb alone, got pose",
+        ),
         (["replay", "0", "0"], "the following arguments are required: INDEX"),
         (["replay", "0", "x", "1"], "argument EPOCH: invalid int value: 'x'"),
     ],
@@ -211,6 +272,56 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 )
 def test_wrong_input_is_answered_in_one_line(arguments, message, capsys):
     assert message in refusal(capsys, *arguments)
+
+
+SCHEDULE = 'recipe = "yolo"\nimgsz = 64\nclose_mosaic = 2\nepochs = 5\n'
+
+
+def test_a_recipe_may_change_with_the_epoch(coco, tmp_path, capsys):
+    """A closed mosaic: every command takes what belongs to its epoch."""
+    file = tmp_path / "a.toml"
+    file.write_text(SCHEDULE)
+    asked = ("--recipe", str(file))
+    early, late = recipes.from_toml(file).values
+    assert said(capsys, "explain", *asked) == (
+        f"from epoch 0 on\n{early.explain()}\n\nfrom epoch 3 on\n{late.explain()}\n"
+    )
+    tables = told(capsys, "explain", *asked)["from_epoch"]
+    assert [tables[epoch]["stages"][0] for epoch in ("0", "3")] == ["mosaic(64)", "letterbox(64)"]
+    for epoch, pipeline in (("2", early), ("3", late)):
+        found = told(capsys, "replay", "0", epoch, "1", *coco, *asked)
+        assert found["pipeline"] == repr(pipeline)
+    said(capsys, "preview", *coco, *asked, "--epoch", "4", "--out", str(tmp_path / "a.png"))
+
+
+def test_the_bytes_that_cross_are_those_of_the_files_size(tmp_path, capsys):
+    file = tmp_path / "a.toml"
+    file.write_text('recipe = "validation"\nimgsz = 96\n')
+    crossing = told(capsys, "explain", "--recipe", str(file))["bytes_an_image"]
+    assert crossing["finished"] - crossing["plan"] == 4 * 3 * 96 * 96
+
+
+def test_a_size_beside_a_file_is_refused(tmp_path, capsys):
+    file = tmp_path / "a.toml"
+    file.write_text(SCHEDULE)
+    assert refusal(capsys, "explain", "--recipe", str(file), "--size", "320") == (
+        f"fnpipe: --size is not for a file; write it into {file}"
+    )
+
+
+def test_a_recipe_that_is_no_text_is_answered_in_one_line(tmp_path, capsys):
+    file = tmp_path / "a.toml"
+    file.write_bytes(b"\xff\xfe")
+    assert refusal(capsys, "explain", "--recipe", str(file)).startswith(
+        f"fnpipe: {file}: not TOML: 'utf-8' codec"
+    )
+
+
+@pytest.mark.parametrize("command", ["check", "preview", "bill", "bench", "replay"])
+def test_a_data_set_without_photos_is_answered_in_one_line(coco, tmp_path, capsys, command):
+    Path(coco[1]).write_text('{"images": [], "annotations": [], "categories": []}')
+    address = ["0", "0", "0"] if command == "replay" else []
+    assert refusal(capsys, command, *address, *coco) == f"fnpipe: {coco[1]}: no photos"
 
 
 def test_an_index_beyond_the_end_is_answered_in_one_line(coco, capsys):

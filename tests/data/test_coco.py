@@ -240,9 +240,13 @@ def test_names_are_literal_and_may_lead_out_where_allowed(
     ("task", "annotation", "message"),
     [
         ("detect", {"category_id": 7}, "category_id 7; wanted one of [1]"),
+        ("detect", {"category_id": [1]}, "category_id [1]; wanted one of [1]"),
+        ("detect", {"image_id": [1]}, "image_id [1]; wanted an integer"),
         ("detect", {"bbox": [1, 2, 3]}, "bbox: wanted 4 numbers, got 3"),
+        ("detect", {"bbox": ["1", 2, 3, 4]}, "bbox: wanted numbers, got ['1', 2, 3, 4]"),
+        ("detect", {"bbox": 7}, "bbox: wanted numbers, got 7"),
+        ("detect", {"bbox": [10**400, 2, 3, 4]}, "bbox: wanted numbers, got [1000"),
         ("detect", {"bbox": [1, 2, 3, float("nan")]}, "bbox: wanted finite numbers, got [1, 2, 3"),
-        ("detect", {"bbox": [1, 2, 3, 10**400]}, "int too large to convert to float"),
         ("detect", {"iscrowd": "0"}, "iscrowd: wanted 0 or 1, got '0'"),
         ("segment", {"segmentation": [[1, 2, 3]]}, "segmentation: wanted lists of x, y, x, y, "),
         ("segment", {"segmentation": [1, 2, 3]}, "segmentation: wanted lists of x, y, x, y, "),
@@ -271,7 +275,13 @@ def test_what_cannot_be_understood_is_named(load_coco, task: str, annotation: di
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "Expecting property name"),
+        ("{", r"not JSON \(Expecting property name"),
+        ('{"images": ["a.png"], "annotations": [], "categories": []}', "images: wanted objects"),
+        ('{"images": [], "annotations": [3], "categories": []}', "annotations: wanted objects, go"),
+        (
+            '{"images": [{"id": 1, "file_name": 5}], "annotations": [], "categories": []}',
+            "image 1: no 'file_name' that is text",
+        ),
         ("[]", "wanted an object with the lists images, annotations, categories"),
         ('{"images": [], "annotations": {}, "categories": []}', "wanted an object"),
         (
@@ -310,6 +320,19 @@ def test_what_is_no_size_cannot_be_trusted(load_coco, size: tuple):
         load_coco(BOX, images=[image], scan="trust")
     image |= {"width": 100.0, "height": 100}  # as some tools write it
     assert load_coco(BOX, images=[image], scan="trust").sizes.tolist() == [[100, 100]]
+
+
+def test_bytes_that_are_no_text_are_named(tmp_path: Path):
+    (tmp_path / "bad.json").write_bytes(b"\x89PNG")
+    with pytest.raises(DataError, match=r"bad\.json: not JSON \('utf-8' codec"):
+        read_coco(tmp_path / "bad.json", tmp_path)
+
+
+def test_poses_of_no_keypoint_are_refused(load_coco):
+    with pytest.raises(
+        DataError, match=r"coco\.json: no keypoints, of a category or an annotation"
+    ):
+        load_coco(BOX, task="pose")
 
 
 def test_a_missing_file_is_named(tmp_path: Path):

@@ -100,3 +100,11 @@ def test_photos_and_texts_without_each_other_are_reported(shared_data: Path, tmp
 def test_a_size_cannot_be_trusted_where_none_is_written(load):
     with pytest.raises(ArgumentError, match="scan: wanted one of header, decode; got 'trust'"):
         load(ROWS, scan="trust")
+
+
+def test_what_is_no_folder_of_photos_is_named(tmp_path: Path, save_photo):
+    photo = save_photo(tmp_path / "a.png", 8, 8)
+    with pytest.raises(DataError, match=r"a\.png: no such folder"):
+        read_dota(photo, tmp_path)
+    with pytest.raises(DataError, match=r"nowhere: no such folder"):
+        read_dota(tmp_path / "nowhere", tmp_path)

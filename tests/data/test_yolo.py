@@ -287,9 +287,18 @@ def test_links_in_a_circle_end(tmp_path: Path, save_photo):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("names: [cat]", "no split 'train'"),
+        ("names: [cat]", "no split 'train'; there are none"),
+        ("val: images\nnames: [cat]", "no split 'train'; there are val"),
+        ("train: images\nnames: cat", "names: wanted a list, or names by their number, got 'cat'"),
+        ("train: images\nnames: {cat: 0}", r"names: wanted a list, or .*, got \{'cat': 0\}"),
+        ("train: images\nnc: many", "nc: wanted a whole number, got 'many'"),
+        ("train: 3\nnames: [cat]", "wanted a folder, a text file, or a list of them, got 3"),
+        ("train: {a: b}\nnames: [cat]", r"wanted a folder, a text .*, got \{'a': 'b'\}"),
+        ("train: images\nnames: [cat]", "split 'train': no photos in images of "),
+        ("train: a.png\nnames: [cat]", r"a\.png: wanted a folder, or a text file with a photo a "),
+        ("train: images\nnames: [cat]\nkpt_shape: [3]", r"kpt_shape: wanted \[.*, got \[3\]"),
+        ("path: 3\ntrain: images\nnames: [cat]", "no folder or file .*/3/images"),
         ("train: images", "names: wanted the classes, got none"),
-        ("train: images\nnames: person", "names: wanted the classes, got person"),
         ("train: images\nnames: [cat]\nnc: 2", "nc is 2, but there are 1 names"),
         ("[1, 2]", "wanted keys and values"),
         ("a: [", "not YAML"),
@@ -319,5 +328,7 @@ def test_options_are_checked(load_yolo, tmp_path: Path):
     with pytest.raises(ArgumentError, match="keypoint_flip: wanted"):
         load_yolo(BOX, task="pose", config=POSE, keypoint_flip=[0, 1])
     (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match=r"nowhere: no such folder"):
+        read_yolo_folders(tmp_path / "nowhere", tmp_path, ["cat"])
     with pytest.raises(DataError, match=r"empty: no photos"):
         read_yolo_folders(tmp_path / "empty", tmp_path, ["cat"])

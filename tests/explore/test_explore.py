@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -31,12 +32,19 @@ def data(coco) -> fp.Dataset:
 
 
 @pytest.mark.parametrize("recipe", recipes.RECIPES)
-def test_a_slider_begins_at_its_default_and_reaches_what_the_recipe_takes(recipe: str):
-    for name, (low, high, step, value) in explore.sliders(recipe).items():
+def test_a_slider_begins_at_its_default_and_reaches_what_the_recipe_takes(recipe: str, data):
+    for name, (low, high, step, value) in explore.sliders(recipe, data).items():
+        assert value == recipes.defaults(recipe)[name]
         assert low <= value <= high
         assert step > 0
         for end in (low, high):
             recipes.from_dict({"recipe": recipe, "imgsz": 64, name: end})
+
+
+def test_poses_that_cannot_be_mirrored_begin_unmirrored(data: fp.Dataset):
+    pose = replace(data, task="pose")
+    first = {name: value for name, (*_, value) in explore.sliders("obb", pose).items()}
+    assert (first["fliplr"], first["flipud"]) == (0.0, 0.0)
 
 
 def test_the_code_makes_the_picture(data: fp.Dataset):
@@ -59,6 +67,17 @@ def test_without_marimo_one_line_says_what_to_install(monkeypatch):
     monkeypatch.setattr(explore, "find_spec", lambda name: None)
     with pytest.raises(ArgumentError, match=r"wants marimo: pip install 'fnpipe\[explore\]'$"):
         explore.serve([], port=0, open_browser=False)
+
+
+def test_a_port_that_is_taken_is_answered_in_one_line():
+    pytest.importorskip("marimo")
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(ArgumentError) as caught:
+            explore.serve([], port=port, open_browser=False)
+    assert str(caught.value) == (f"port {port}: Address already in use; --port 0 takes a free one")
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from fnpipe.data.dataset import Dataset
 from fnpipe.feed.addresses import Address, Epochs
 from fnpipe.feed.failures import Failure, blame, replace_failing
 from fnpipe.feed.job import Job
-from fnpipe.types import ArgumentError, DataError, LoaderError
+from fnpipe.types import ArgumentError, DataError, LoaderError, Rings
 
 
 PLAIN = fp.pipe(fp.resize(8), fp.flip(horizontal=0.5))
@@ -162,12 +162,20 @@ def test_case_10_replacements_are_the_same_whatever_the_batch(broken: Dataset):
     assert sorted({*range(10)} - {3, 6} | {r.by for r in told[0]}) == [0, 1, 2, 4, 5, 7, 8, 9]
 
 
+def corners(boxes: Tensor) -> Rings:
+    """A ring a box."""
+    ends = torch.arange(len(boxes) + 1)
+    return Rings(boxes[:, [0, 1, 2, 1, 2, 3, 0, 3]].view(-1, 2), 4 * ends, ends)
+
+
 @pytest.mark.parametrize(
     "layer", [fp.mixup(p=1.0), fp.cutmix(p=1.0), fp.copy_paste(p=1.0, source="other")]
 )
 def test_the_photo_of_a_layer_is_blamed_and_its_sample_replaced(broken: Dataset, layer: Any):
     """Every sample whose partner is one of the two broken ones, and these themselves."""
     pipeline = fp.pipe(fp.letterbox(16), layer)
+    outlined = broken.targets.replace(rings=corners(broken.targets.boxes))
+    broken = replace(broken, targets=outlined)  # without outlines there would be nothing to paste
     with pytest.raises(
         DataError, match=r"sample \d \(.*\), reading .*/[36]\.png: .*\nto see it ag"
     ):

@@ -1,0 +1,167 @@
+"""What a user sees who passes the wrong thing, without a type checker and the tests' hooks."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+SET_UP = """
+import json, sys
+from pathlib import Path
+import numpy as np, torch
+from PIL import Image as pillow
+import fnpipe as fp
+from fnpipe import recipes
+from fnpipe.adapters.foreign import foreign
+from fnpipe.adapters.huggingface import finish_of, to_detr
+from fnpipe.adapters.torchvision import from_tv_tensors, to_detection
+from fnpipe.adapters.ultralytics import TrainLoader, to_ultralytics
+
+folder = Path(sys.argv[1])
+document = {"images": [], "annotations": [], "categories": [{"id": 1, "name": "leaf"}]}
+for i in range(4):
+    pillow.new("RGB", (40, 30)).save(folder / f"{i}.png")
+    document["images"].append({"id": i, "file_name": f"{i}.png", "width": 40, "height": 30})
+    box = {"id": i, "image_id": i, "category_id": 1, "bbox": [5, 5, 20, 10], "iscrowd": 0}
+    document["annotations"].append(box)
+(folder / "a.json").write_text(json.dumps(document))
+data = fp.read_coco(folder / "a.json", folder)
+train = recipes.yolo(32)
+key = fp.key(seed=0, epoch=0, sample=0)
+later = fp.schedule({0: 3})
+
+def load(data=data, train=train, batch_size=2, seed=0, **options):
+    return fp.Loader(data, train, batch_size=batch_size, seed=seed, **options)
+
+said = {}
+for wrong in json.load(sys.stdin):
+    try:
+        eval(wrong)
+        said[wrong] = "nothing"
+    except Exception as error:
+        said[wrong] = f"{type(error).__name__}: {error}"
+json.dump(said, sys.stdout)
+"""
+NO_DATA = "ArgumentError: data wanted a data set, as fnpipe.read_coco gives one, came "
+NO_PIPE = "ArgumentError: pipeline wanted fnpipe.pipe(...), or a schedule or buckets of them, came "
+NO_RING = "wants outlines, and data has none: its reader's task='segment' reads them"
+NO_BATCH = "ArgumentError: batch wanted fnpipe.Batch, one of a loader's, came "
+MASK = "of a mask take mask.nonzero().flatten()"
+SIZE = "size wanted pixels, one number or (height, width), each >= 1, came "
+WRONG = {
+    "load(workers=-1)": "ArgumentError: workers wanted an integer >= 0, came -1",
+    "load(workers='2')": "ArgumentError: workers wanted an integer >= 0, came '2'",
+    "load(workers=1.5)": "ArgumentError: workers wanted an integer >= 0, came 1.5",
+    "load(prefetch=0)": "ArgumentError: prefetch wanted an integer >= 1, came 0",
+    "load(memory='1GB')": "ArgumentError: memory wanted an integer >= 1, came '1GB'",
+    "load(timeout=-1)": "ArgumentError: timeout wanted seconds > 0, came -1",
+    "load(timeout='x')": "ArgumentError: timeout wanted seconds > 0, came 'x'",
+    "load(start_method='thread')": "ArgumentError: start_method wanted one of fork, spawn, "
+    "forkserver, came 'thread'",
+    "load(limit='a')": "ArgumentError: limit wanted an integer >= 1, came 'a'",
+    "load(batch_size='2')": "ArgumentError: batch_size wanted an integer >= 1, came '2'",
+    "load(rank='0', world_size=2)": "ArgumentError: rank, world_size wanted 0 <= rank < "
+    "world_size, came '0', 2",
+    "load(seed='a')": "ArgumentError: seed: wanted a 64-bit integer, came 'a'",
+    "load(seed=1.5)": "ArgumentError: seed: wanted a 64-bit integer, came 1.5",
+    "load(seed=None)": "ArgumentError: seed: wanted a 64-bit integer, came None",
+    "load(device='gpu')": "ArgumentError: device wanted 'cpu' or 'cuda', came 'gpu'",
+    "load(device=None)": "ArgumentError: device wanted 'cpu' or 'cuda', came None",
+    "load(pool='ram')": "ArgumentError: pool wanted fnpipe.pool(data, kind), came 'ram'",
+    "load(train='yolo')": NO_PIPE + "'yolo'",
+    "load(train=fp.flip())": NO_PIPE + "flip()",
+    "load(train=fp.schedule({0: None}))": NO_PIPE + "None",
+    "load(data='train2017')": NO_DATA + "'train2017'",
+    "load(data=[1, 2])": NO_DATA + "[1, 2]",
+    "load(train=fp.pipe(train, fp.masks()))": "ArgumentError: masks() " + NO_RING,
+    "load(train=recipes.yolo(32, copy_paste=0.5))": "ArgumentError: copy_paste(p=0.5) " + NO_RING,
+    "fp.pool('x', 'ram')": NO_DATA + "'x'",
+    "fp.bill(None)": NO_DATA + "None",
+    "fp.prepare('x', longest=3)": NO_DATA + "'x'",
+    "fp.prepare(data, longest='x')": "ArgumentError: longest wanted at least 1 pixel, came 'x'",
+    "fp.make_batch('x', train, [0], seed=0)": NO_DATA + "'x'",
+    "fp.make_batch(data, 'yolo', [0], seed=0)": "ArgumentError: pipeline wanted fnpipe.pipe(...), "
+    "came 'yolo'",
+    "fp.make_batch(data, later, [0], seed=0)": "ArgumentError: pipeline wanted fnpipe.pipe(...), "
+    "came schedule({0: 3})",
+    "fp.make_batch(data, train, [0.5], seed=0)": "ArgumentError: ids wanted integers, came [0.5]",
+    "fp.make_batch(data, train, 'a', seed=0)": "ArgumentError: ids wanted integers, came 'a'",
+    "fp.make_batch(data, train, [], seed=0)": "ArgumentError: ids wanted samples in [0, 4), "
+    "came []",
+    "train(key, data)": "ArgumentError: a pipeline wanted (fnpipe.key(...), data[i]), came Key, "
+    "Dataset",
+    "train(0, data[0])": "ArgumentError: a pipeline wanted (fnpipe.key(...), data[i]), came int, "
+    "Sample",
+    "data[4]": "IndexError: photo 4: there are 4",
+    "data[0:2]": "TypeError: a data set is indexed by one photo; a part of it is data.subset(...)",
+    "fp.key(seed=0, epoch=0, sample=1.5)": "ArgumentError: sample: wanted integers in [0, "
+    "4294967296), came 1.5; several are an int64 tensor",
+    "fp.key(seed=0, epoch=0, sample=[1, 2])": "ArgumentError: sample: wanted integers in [0, "
+    "4294967296), came [1, 2]; several are an int64 tensor",
+    "fp.mosaic(1.5)": "ArgumentError: mosaic: " + SIZE + "1.5",
+    "fp.letterbox(None)": "ArgumentError: letterbox: " + SIZE + "None",
+    "train.explain(size=0)": "ArgumentError: explain: " + SIZE + "0",
+    "fp.finish(torch.float32, mean=0.5)": "ArgumentError: finish: mean wanted three numbers, "
+    "came 0.5",
+    "fp.masks(stride='x')": "ArgumentError: masks: stride wanted an integer >= 1, came 'x'",
+    "data.subset([0.5])": "ArgumentError: indices wanted integers, came [0.5]",
+    "data.subset(torch.tensor([True, False, True, True]))": "ArgumentError: indices wanted "
+    "integers, came torch.bool; " + MASK,
+    "to_detection(load())": NO_BATCH + "Loader",
+    "to_detr(None)": NO_BATCH + "NoneType",
+    "to_ultralytics([])": NO_BATCH + "list",
+    "TrainLoader(load(), 2, task='boxes')": "ArgumentError: task wanted one of detect, segment, "
+    "pose, obb, came 'boxes'",
+    "TrainLoader([], 2)": "ArgumentError: loader wanted fnpipe.Loader, came []",
+    "finish_of(3)": "ArgumentError: processor: wanted image_mean and image_std, came 3",
+    "finish_of({'image_mean': [0, 0, 0]})": "ArgumentError: processor: wanted image_mean and "
+    "image_std, came image_mean",
+    "from_tv_tensors(data[0].image, {'boxes': torch.zeros(1, 4)})": "ArgumentError: targets wanted "
+    "boxes, tv_tensors.BoundingBoxes, and labels, came {'boxes': 'Tensor'}",
+    "foreign(3)": "ArgumentError: foreign wanted a function of an image, came 3",
+    "fp.testing.prove(3)": "ArgumentError: prove wanted a function of r, g, b and parameters, "
+    "came 3",
+    "recipes.segment(32, degree=3)": "TypeError: segment() got an unexpected keyword argument "
+    "'degree'",
+    "recipes.from_dict('x')": "ArgumentError: wanted a table of a recipe or of stages, came 'x'",
+    "recipes.from_dict({'recipe': ['yolo']})": "ArgumentError: no recipe ['yolo']; the nearest "
+    "is 'yolo'",
+    "recipes.from_dict({'stages': 3})": "ArgumentError: stages wanted a list of tables, came 3",
+    "recipes.from_dict({'stages': [3]})": "ArgumentError: a stage wanted the key 'stage', came 3",
+    "recipes.from_toml(3)": "ArgumentError: from_toml wanted text or a pathlib.Path, came 3",
+    "recipes.from_toml('a.toml')": "ArgumentError: recipe: not TOML: Expected '=' after a key in a "
+    "key/value pair (at end of document); a file wants to be a pathlib.Path",
+    "recipes.to_dict(later)": "ArgumentError: to_dict wanted a pipeline, came schedule({0: 3})",
+    "recipes.to_toml(3)": "ArgumentError: to_dict wanted a pipeline, came 3",
+}
+RIGHT = (
+    "fp.key(seed=np.int64(3), epoch=np.int64(1), sample=np.int64(2))",
+    "load(seed=np.int64(3))",
+    "load(seed=torch.tensor(3))",
+    "fp.make_batch(data, train, np.arange(2), seed=0)",
+)
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What each of them raises, in an interpreter of its own."""
+    command = [sys.executable, "-c", SET_UP, str(tmp_path_factory.mktemp("wrong"))]
+    asked = json.dumps([*WRONG, *RIGHT])
+    done = subprocess.run(
+        command, input=asked, capture_output=True, text=True, cwd=Path(__file__).parents[1]
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_message_says_what_was_wanted_and_what_came(said: dict[str, str], wrong: str):
+    assert said[wrong] == WRONG[wrong]
+
+
+@pytest.mark.parametrize("right", RIGHT)
+def test_an_integer_of_another_library_is_one(said: dict[str, str], right: str):
+    assert said[right] == "nothing"
