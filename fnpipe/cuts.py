@@ -12,6 +12,7 @@ cut            a worker sends                        the device does
 The bytes of a batch are the same for all of them.
 """
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -80,7 +81,10 @@ class Parcel(Movable):
 def choose_backends(
     pipeline: Pipeline, cut: str, device: torch.device, worker: str | None, late: str | None
 ) -> Chosen:
-    """The backends named, or the fastest that are there. Errors: ArgumentError."""
+    """The backends named, or the fastest that are there; warns where that is eager on the CPU.
+
+    Errors: ArgumentError.
+    """
     if cut not in CUTS:
         raise ArgumentError(f"cut wanted one of {', '.join(CUTS)}, came {cut!r}")
     _check_foreign(pipeline, cut)
@@ -89,6 +93,9 @@ def choose_backends(
     there, why_there = best(device, recipe)
     if there == "package" and cut == "warped":
         there, why_there = "eager", "no package of the colour pass alone"
+    by_workers = cut in ("finished", "warped")
+    if "eager" == (here if by_workers else there) and (worker if by_workers else late) is None:
+        warnings.warn(f"images take 30 times as long as they could: {why_here}", stacklevel=3)
     worker, late = worker or here, late or there
     check_backend(worker, part="warp" if cut == "warped" else "render")
     check_backend(late, part="paint" if cut == "warped" else "render")

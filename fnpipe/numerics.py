@@ -299,6 +299,9 @@ def _build(
             "without one use backend='eager'"
         )
 
+    if sys.stderr.isatty():  # somebody may wonder why nothing happens
+        print(f"fnpipe: building {path.name}, once: a minute or so", file=sys.stderr, flush=True)
+
     class Module(torch.nn.Module):
         def forward(self, *tensors: Tensor) -> Any:
             return fn(*tensors)

@@ -11,6 +11,7 @@ from torch import Tensor
 import fnpipe as fp
 from fnpipe import backends, numerics
 from fnpipe.backends import Recipe, best, check_backend, painter, renderer, warper
+from fnpipe.cuts import choose_backends
 from fnpipe.pipeline import gather
 from fnpipe.types import ArgumentError, NumericsError, Plan, Sources, Targets
 
@@ -141,6 +142,17 @@ def test_the_fastest_on_a_cpu_is_a_package_where_there_is_a_compiler(
     name, why = best(cpu, recipe)
     assert name == "eager"
     assert why == "no C++ compiler to build a package with (Debian: apt-get install g++)"
+
+
+@pytest.mark.parametrize("cut", ["finished", "warped", "source"])
+def test_who_gets_eager_images_unasked_is_warned(cut: str, monkeypatch: pytest.MonkeyPatch):
+    pipeline, cpu = fp.pipe(fp.letterbox(8), fp.finish()), torch.device("cpu")
+    monkeypatch.setattr(numerics, "compiler", lambda: None)
+    with pytest.warns(UserWarning, match="^images take 30 times as long as they could: no C"):
+        assert choose_backends(pipeline, cut, cpu, None, None).worker == "eager"
+    assert choose_backends(pipeline, cut, cpu, "eager", "eager").worker == "eager"
+    monkeypatch.setattr(numerics, "compiler", lambda: "/usr/bin/g++")
+    assert choose_backends(pipeline, cut, cpu, None, None).worker == "package"
 
 
 def test_the_fastest_on_a_gpu_is_triton_where_it_can_read_the_stages(

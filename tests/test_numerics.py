@@ -3,6 +3,7 @@
 import os
 import re
 import stat
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -269,6 +270,18 @@ def test_a_package_is_built_once(builder: Builder):
     assert numerics.package(by_a_number, example, key="k")() == "package 1"
     assert numerics.package(by_a_number, example, key="k")() == "package 1"
     assert builder.built == 1
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_who_waits_at_a_terminal_is_told_why(
+    builder: Builder, terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: Any
+):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    for _ in range(2):
+        numerics.package(by_a_number, [torch.zeros(3)], key="k")
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == terminal
+    assert all(line.startswith("fnpipe: building by_a_number-") for line in said)
 
 
 def test_another_key_shape_dtype_or_option_is_another_package(
