@@ -24,22 +24,24 @@ class Kept:
     """Runs by case, arm and round; ``file`` gets each one as a line, as soon as it is there.
 
     A run may start while more is left until ``deadline`` (of :func:`time.monotonic`) than the
-    ``longest`` process so far took. ``origin`` is what two runs of one table must share.
+    ``longest`` process of its arm took, of any arm if there was none. ``origin`` is what two runs
+    of one table must share.
     """
 
     origin: dict[str, str]
     file: Path | None = None
     deadline: float = float("inf")
-    longest: float = 0.0
+    longest: dict[str, float] = field(default_factory=dict)
     runs: dict[tuple[str, str, int], Run] = field(default_factory=dict)
 
     def find(self, case: str, arm: str, turn: int) -> Run | None:
         """The run of an arm in a round, or None."""
         return self.runs.get((case, arm, turn))
 
-    def may_start(self) -> bool:
+    def may_start(self, arm: str) -> bool:
         """Whether there is time for one more."""
-        return self.deadline - time.monotonic() > self.longest
+        most = self.longest.get(arm, max(self.longest.values(), default=0.0))
+        return self.deadline - time.monotonic() > most
 
     def add(self, case: str, turn: int, run: Run) -> None:
         """Keep a run that has just ended."""
@@ -52,7 +54,7 @@ class Kept:
     def hold(self, case: str, turn: int, run: Run) -> None:
         """Know of a run; the last of its case, arm and round counts."""
         self.runs[case, run["arm"], turn] = run
-        self.longest = max(self.longest, run["took"])
+        self.longest[run["arm"]] = max(self.longest.get(run["arm"], 0.0), run["took"])
 
 
 def take_up(file: Path | None, budget: float) -> Kept:

@@ -372,6 +372,13 @@ def test_no_run_starts_that_might_not_end_in_time(started: list[str], tmp_path: 
     assert compete(file, "a b", budget=100)["b"].keys() == {0, 1}
 
 
+def test_an_arm_that_is_quick_may_start_later(detector: ModuleType) -> None:
+    kept = importlib.import_module("fit_runs").take_up(None, 5.0)
+    kept.hold("c", 0, fake(2.0, name="slow"))
+    kept.hold("c", 0, fake(2.0, name="quick") | {"took": 1.0})
+    assert [kept.may_start(name) for name in ("slow", "quick", "new")] == [False, True, False]
+
+
 def test_who_failed_is_asked_again_by_a_later_call_only(started: list[str], tmp_path: Path) -> None:
     file = tmp_path / "runs.jsonl"
     compete(file, "breaks a")
