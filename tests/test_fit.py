@@ -4,6 +4,8 @@ import argparse
 import importlib
 import json
 import math
+import multiprocessing
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -387,6 +389,16 @@ def test_who_failed_is_asked_again_by_a_later_call_only(started: list[str], tmp_
     assert found["breaks"][0]["error"] == "failed: OSError: no"
     compete(file, "breaks a")
     assert started[3:] == ["breaks"]
+
+
+def test_a_process_that_dies_is_a_failure(detector: ModuleType) -> None:
+    spawn = multiprocessing.get_context("spawn")
+    receiver, sender = spawn.Pipe(duplex=False)
+    process = spawn.Process(target=os.abort)
+    process.start()
+    sender.close()
+    found = importlib.import_module("fit").answer(receiver, process, 60.0)
+    assert found == {"error": "failed: the process ended with exit code -6"}
 
 
 def test_who_fails_is_a_row_that_says_so() -> None:
