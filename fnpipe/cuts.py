@@ -22,7 +22,7 @@ from jaxtyping import Bool, Float32, Int32, Shaped
 from torch import Tensor
 
 from fnpipe.backends import CUTS, Chosen, best, check_backend, warper
-from fnpipe.data.dataset import as_rows, check_pool
+from fnpipe.data.dataset import as_rows, check_host, check_pool
 from fnpipe.data.pool import Rest
 from fnpipe.keys import Key, key
 from fnpipe.ops import windows
@@ -298,7 +298,8 @@ def make_masks(parcel: Parcel, pipeline: Pipeline, backend: str) -> Masks:
 
 
 def _check_parts(data: Any, pipeline: Any) -> None:
-    """Errors: ArgumentError for another kind of value."""
+    """Errors: ArgumentError for another kind of value, and where ``check_host`` has one."""
+    check_host()
     if not isinstance(pipeline, Pipeline):
         raise ArgumentError(f"pipeline wanted fnpipe.pipe(...), came {pipeline!r:.80}")
     if not isinstance(data, Photos):

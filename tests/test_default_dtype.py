@@ -1,4 +1,4 @@
-"""Torch's default dtype, which belongs to the user, is not among what bytes depend on."""
+"""Torch's defaults belong to the user: bytes do not depend on the dtype, a device is refused."""
 
 import json
 from collections.abc import Iterator
@@ -16,6 +16,7 @@ from fnpipe.adapters.ultralytics import to_ultralytics
 from fnpipe.data.coco import read_coco
 from fnpipe.data.dataset import Dataset
 from fnpipe.data.prepare import prepare
+from fnpipe.types import ArgumentError
 
 
 MOVED = fp.pipe(
@@ -82,3 +83,18 @@ def test_bytes_do_not_depend_on_it(data: Dataset, labels: Path, other: torch.dty
     assert [t.dtype for t in got] == [t.dtype for t in wanted]
     for one, two in zip(got, wanted, strict=True):
         fp.testing.assert_same_bits(two, one)
+
+
+def test_another_default_device_is_refused_at_once(shared_data: Path):
+    folder = shared_data / "coco"
+    read = (folder / "annotations" / "instances_val2017.json", folder / "val2017")
+    data, train = fp.read_coco(*read), fp.pipe(fp.letterbox(32), fp.finish())
+    told = r"^torch's default device wanted cpu, came meta: photos and plans are made on the host"
+    for call in (
+        lambda: fp.read_coco(*read),
+        lambda: fp.make_batch(data, train, [0], seed=0),
+        lambda: fp.Loader(data, train, batch_size=2, seed=0),
+        lambda: fp.pool(data, "ram"),
+    ):
+        with torch.device("meta"), pytest.raises(ArgumentError, match=told):
+            call()

@@ -14,7 +14,7 @@ from jaxtyping import Float64
 from torch import Tensor
 from tqdm import tqdm
 
-from fnpipe.data.dataset import Dataset, Report, pack_names
+from fnpipe.data.dataset import Dataset, Report, check_host, pack_names
 from fnpipe.data.decode import read_image, scan_image
 from fnpipe.data.tidy import tidy
 from fnpipe.ops.points import canonical_quads
@@ -133,6 +133,7 @@ def collect(
     outline a list of rings, a ring x, y, x, y, ... Float64 until scaled. Quads get their canonical
     order. What is None is absent.
     """
+    check_host()
     n = len(owner)
     corners = torch.zeros(n, 0, 2, dtype=torch.float32)
     if quads is not None:

@@ -217,8 +217,19 @@ def as_rows(name: str, given: Any) -> Int64[Tensor, " n"]:
     return rows.to(torch.int64).reshape(-1)
 
 
+def check_host() -> None:
+    """Errors: ArgumentError where torch makes tensors elsewhere than on the host, unasked."""
+    device = torch.get_default_device()
+    if device.type != "cpu":
+        raise ArgumentError(
+            f"torch's default device wanted cpu, came {device}: photos and plans are made on the "
+            "host, and a loader's device= says where batches go; torch.set_default_device('cpu')"
+        )
+
+
 def check_dataset(data: Any) -> None:
-    """Raise ``ArgumentError`` for anything else."""
+    """Raise ``ArgumentError`` for anything else, and where :func:`check_host` does."""
+    check_host()
     if not isinstance(data, Dataset):
         raise ArgumentError(
             f"data wanted a data set, as fnpipe.read_coco gives one, came {data!r:.80}"
