@@ -57,7 +57,7 @@ def reordered(r: Tensor, g: Tensor, b: Tensor, strength: Tensor) -> tuple[Tensor
         (pixel.posterize, mutant(pixel.posterize, "floor(r / step)", "floor(r * (1.0 / step))")),
         (pixel.scale_contrast, contracted),
         (pixel.blend_grayscale, reordered),
-        (pixel.shift_hsv, mutant(pixel.shift_hsv, "-6.0, 0.0", "6.0, 0.0")),
+        (pixel.shift_hsv, mutant(pixel.shift_hsv, "-6.0 * one", "6.0 * one")),
         (pixel.shift_hsv, mutant(pixel.shift_hsv, "hue >= 3.0", "hue > 9.0")),
         (pixel.shift_hsv, mutant(pixel.shift_hsv, "(g < b, 4.0", "(g > b, 4.0")),
         (pixel.quantize, mutant(pixel.quantize, "+ ROUNDING) - ROUNDING", "+ 0.5).floor()")),

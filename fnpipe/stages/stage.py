@@ -173,7 +173,7 @@ def check_probability(stage: str, name: str, value: float) -> None:
 
 def as_size(stage: str, size: int | tuple[int, int]) -> tuple[int, int]:
     """(height, width) from one number or two. Errors: ArgumentError."""
-    pair = tuple(size) if isinstance(size, list | tuple) else (size, size)
+    pair = size if isinstance(size, tuple) else (size, size)
     whole = len(pair) == 2 and all(isinstance(x, int) and x >= 1 for x in pair)
     if not whole or isinstance(size, bool):
         raise ArgumentError(
