@@ -84,7 +84,8 @@ class TrainLoader:
             raise ArgumentError(f"loader wanted fnpipe.Loader, came {loader!r:.80}")
         self.loader, self.task, self.mask_ratio = loader, task, mask_ratio
         self.dataset = loader.job.data
-        if task == "segment" and not len(self.dataset.targets.rings.points):
+        targets = self.dataset.targets
+        if task == "segment" and len(targets) and not len(targets.rings.points):
             raise ArgumentError(
                 "task 'segment' wanted outlines, came none: read the data with task='segment'"
             )
