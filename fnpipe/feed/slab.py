@@ -27,7 +27,8 @@ ALL = 2**25
 """Bytes of that memory at most: half of what Docker gives a container in /dev/shm."""
 PAGE = 4096
 GROWTH = 1.25
-"""How much larger than what is wanted a segment is made: sizes differ from batch to batch."""
+"""How much larger than what is wanted a segment is made that was too small: windows differ in size
+from batch to batch. Images do not, and to lock their pages takes 0.26 ms a megabyte."""
 
 
 class Slab:
@@ -72,11 +73,12 @@ class Slab:
 
     def _grow(self, at: tuple[int, int], size: int) -> None:
         """Make the segment of a place as large as that, if it is not."""
-        held = self._segments.get(at)
-        if held is None or len(_memory(held)) < size:
-            self._segments.pop(at, None)  # first, so that there is not more than one
-            self._segments[at] = shared_memory(int(size * GROWTH))
-            self._untold.add(at)
+        there = at in self._segments
+        if there and len(_memory(self._segments[at])) >= size:
+            return
+        self._segments.pop(at, None)  # first, so that there is not more than one
+        self._segments[at] = shared_memory(int(size * GROWTH) if there else size)
+        self._untold.add(at)
 
     def place(self, worker: int, buffer: Tensor) -> int | None:
         """Which of a worker's places a buffer begins; None where it is in none."""

@@ -154,7 +154,7 @@ def test_what_is_large_lies_in_a_segment_that_is_told_of_once(both: tuple[Slab, 
     loader.learn(0, 0, told(worker, 0))
     assert loader.view(0, 0, 5000).tolist() == [7] * 5000
     loader.free(0, 0)
-    again = worker.take(0, 5100)  # there is room to grow
+    again = worker.take(0, 5000)
     assert again is not None
     assert again.data_ptr() == room.data_ptr()
     assert worker.news(0, 0) is None
@@ -173,6 +173,11 @@ def test_a_segment_that_has_become_too_small_is_made_anew(both: tuple[Slab, Slab
     loader.learn(0, 0, told(worker, 0))
     assert loader.view(0, 0, 50_000).tolist() == [2] * 50_000
     assert first.tolist() == [1] * 5000
+    loader.free(0, 0)
+    again = worker.take(0, 60_000)  # there is room to grow now
+    assert again is not None
+    assert again.data_ptr() == larger.data_ptr()
+    assert worker.news(0, 0) is None
 
 
 def test_a_small_parcel_in_a_place_with_a_segment(both: tuple[Slab, Slab]):
