@@ -9,13 +9,13 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, floor
 from torch.utils import _pytree as pytree
 
 from fnpipe.digests import sources_digest
 from fnpipe.numerics import audit, compiled, count_differences, package
 from fnpipe.stages.color import pointwise
-from fnpipe.types import ArgumentError, Finish
+from fnpipe.types import ArgumentError, Finish, Plane
 
 
 HARD = (0.0, 0.5, 1.0, 1.5, 2.5, 64.0, 113.5, 114.0, 127.0, 127.5, 128.0, 254.5, 255.0)
@@ -87,14 +87,38 @@ def prove(fn: Callable[..., Any] | pointwise, *parameters: float, ahead: bool = 
     moved = [t.cuda() for t in (*planes, *values)]
     for who, run in (("eager", given), ("compiled", compiled(given))):
         compare(f"{who} on the GPU", torch.stack(run(*moved)).cpu())
+    _through_triton(given, values, "cuda")
+    return [*tried, "eager on the GPU", "compiled on the GPU", "Triton on the GPU"]
+
+
+def _through_triton(fn: Callable[..., Any], values: list[Tensor], device: str = "cpu") -> None:
+    """Errors: AssertionError where Triton makes other planes, in bits.
+
+    A kernel gives codes alone, so a second function in it shows one byte of each plane after the
+    other: from 2**15 down to 2**-32, which is every bit of a number from 0.002 on.
+    """
     from fnpipe.ops.pixel_triton import paint_fused
 
-    colors = (torch.stack(values, 1).cuda(),)
-    stacked = torch.stack(moved[:3])[None, :, None]
-    images = paint_fused(stacked, colors, (given,), Finish(torch.uint8))
-    codes = (expected.clamp(0, 255).round().to(torch.uint8))[None, :, None]
-    assert_same_bits(codes, images.cpu(), what="Triton on the GPU")
-    return [*tried, "eager on the GPU", "compiled on the GPU", "Triton on the GPU"]
+    planes = hard_planes()
+    r, g, b = fn(*planes, *values)
+    stacked = torch.stack(planes)[None, :, None].to(device)
+    first = torch.stack(values, 1) if values else torch.zeros(1, 0)
+    for power in range(-8, 33, 8):
+        scale = torch.tensor([2.0**power])
+        colors = (first.to(device), scale[None].to(device))
+        got = paint_fused(stacked, colors, (fn, _digits), Finish(torch.uint8))[0, :, 0]
+        wanted = torch.stack(_digits(r, g, b, scale))
+        _compare(wanted, planes, values, f"Triton, a byte at 2**{-power}", got.cpu().float())
+
+
+def _digits(r: Plane, g: Plane, b: Plane, scale: Plane) -> tuple[Plane, Plane, Plane]:
+    """A byte of each plane: the last one before the point, once ``scale`` has moved it. Exact."""
+    return _digit(r, scale), _digit(g, scale), _digit(b, scale)
+
+
+def _digit(x: Plane, scale: Plane) -> Plane:
+    whole = floor(x * scale)
+    return whole - 256.0 * floor(whole * 0.00390625)
 
 
 def _compare(
@@ -116,20 +140,12 @@ def _compare(
 def _interpret(fn: Callable[..., Any], values: list[Tensor]) -> list[str]:
     """The same through Triton's interpreter, which must be chosen before Triton is imported."""
     code = (
-        "import importlib, sys, torch\n"
-        "from fnpipe.ops.pixel_triton import paint_fused\n"
-        "from fnpipe.testing import assert_same_bits, hard_planes\n"
-        "from fnpipe.types import Finish\n"
+        "import importlib, torch\n"
+        "from fnpipe.testing import _through_triton\n"
         f"fn = importlib.import_module({fn.__module__!r})\n"
         f"for name in {fn.__qualname__!r}.split('.'): fn = getattr(fn, name)\n"
-        "fn = getattr(fn, 'fn', fn)\n"
         f"values = [torch.full((1,), v) for v in {[float(v) for v in values]!r}]\n"
-        "planes = hard_planes()\n"
-        "want = torch.stack(fn(*planes, *values)).clamp(0, 255).round().to(torch.uint8)\n"
-        "colors = (torch.stack(values, 1),) if values else (torch.zeros(1, 0),)\n"
-        "stacked = torch.stack(planes)[None, :, None]\n"
-        "got = paint_fused(stacked, colors, (fn,), Finish(torch.uint8))\n"
-        "assert_same_bits(want[None, :, None], got, what='Triton, interpreted')\n"
+        "_through_triton(getattr(fn, 'fn', fn), values)\n"
     )
     if fn.__module__ == "__main__" or "<locals>" in fn.__qualname__:
         return []
