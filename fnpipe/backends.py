@@ -30,6 +30,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "paint": ("eager", "compiled", "triton"),
 }
 """Which backends can do which part."""
+NO_COMPILER = "no C++ compiler to build a package with (Debian: apt-get install g++)"
 CUTS = ("finished", "warped", "source", "plan")
 """Where a batch may be cut between workers and device (:mod:`fnpipe.cuts`)."""
 Run = Callable[..., Tensor]
@@ -93,7 +94,7 @@ def best(device: torch.device, recipe: Recipe) -> tuple[str, str]:
         return "compiled", reason
     if numerics.compiler() is not None:
         return "package", "built once for this processor"
-    return "eager", "no C++ compiler to build a package with (Debian: apt-get install g++)"
+    return "eager", NO_COMPILER
 
 
 def unreadable(recipe: Recipe) -> str | None:

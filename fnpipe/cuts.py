@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Bool, Float32, Int32, Shaped
 from torch import Tensor
 
-from fnpipe.backends import CUTS, Chosen, best, check_backend, warper
+from fnpipe.backends import CUTS, NO_COMPILER, Chosen, best, check_backend, warper
 from fnpipe.data.dataset import as_rows, check_host, check_pool
 from fnpipe.data.pool import Rest
 from fnpipe.keys import Key, key
@@ -94,7 +94,8 @@ def choose_backends(
     if there == "package" and cut == "warped":
         there, why_there = "eager", "no package of the colour pass alone"
     by_workers = cut in ("finished", "warped")
-    if "eager" == (here if by_workers else there) and (worker if by_workers else late) is None:
+    unasked = (worker if by_workers else late) is None
+    if unasked and (why_here if by_workers else why_there) == NO_COMPILER:
         warnings.warn(f"images take 30 times as long as they could: {why_here}", stacklevel=3)
     worker, late = worker or here, late or there
     check_backend(worker, part="warp" if cut == "warped" else "render")
