@@ -22,7 +22,7 @@ from jaxtyping import Bool, Float32, Int32, Shaped
 from torch import Tensor
 
 from fnpipe.backends import CUTS, NO_COMPILER, Chosen, best, check_backend, warper
-from fnpipe.data.dataset import as_rows, check_host, check_pool
+from fnpipe.data.dataset import as_rows, check_dataset, check_host, check_pool
 from fnpipe.data.pool import Rest
 from fnpipe.keys import Key, key
 from fnpipe.ops import windows
@@ -304,9 +304,7 @@ def _check_parts(data: Any, pipeline: Any) -> None:
     if not isinstance(pipeline, Pipeline):
         raise ArgumentError(f"pipeline wanted fnpipe.pipe(...), came {pipeline!r:.80}")
     if not isinstance(data, Photos):
-        raise ArgumentError(
-            f"data wanted a data set, as fnpipe.read_coco gives one, came {data!r:.80}"
-        )
+        check_dataset(data)
 
 
 def make_batch(

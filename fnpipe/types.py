@@ -48,6 +48,12 @@ class ArgumentError(ValueError):
     """An argument is not what was wanted. The message names it, what was wanted and what came."""
 
 
+def check_whole(name: str, value: Any, least: int) -> None:
+    """Errors: ArgumentError where ``value`` is no integer from ``least`` on."""
+    if type(value) is not int or value < least:
+        raise ArgumentError(f"{name} wanted an integer >= {least}, came {value!r}")
+
+
 class DataError(ValueError):
     """A data set is not what was wanted. The message names the file, the row and what came."""
 

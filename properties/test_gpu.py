@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 import fnpipe as fp
-from fnpipe import cuts
+from fnpipe import cuts, recipes
 from fnpipe.backends import painter, renderer, warper
 from fnpipe.keys import key
 from fnpipe.ops import pixel, windows
 from fnpipe.ops.render import render
 from fnpipe.pipeline import pack_sources
-from fnpipe.testing import assert_same_bits, hard_planes
+from fnpipe.testing import assert_same_bits, hard_planes, prove
 from fnpipe.types import Finish, Plan, Sources, map_tensors
 
 
@@ -281,6 +281,29 @@ def gpu_photos(shared_data: object) -> Callable[[], fp.Dataset]:
         return fp.read_coco(file, root / "train2017", task="segment").subset(range(12))
 
     return read
+
+
+def test_bridges_draw_the_masks_of_the_cpu(gpu_photos: Callable[[], fp.Dataset]) -> None:
+    """Of a batch there, as of the same batch here: for Ultralytics and for torchvision."""
+    from fnpipe.adapters.torchvision import to_detection
+    from fnpipe.adapters.ultralytics import to_ultralytics
+
+    data = gpu_photos()
+    codes = fp.make_batch(data, recipes.segment(96, dtype=torch.uint8), range(6), seed=0)
+    table = to_ultralytics(codes.to(CUDA), task="segment")
+    for name, expected in to_ultralytics(codes, task="segment").items():
+        if isinstance(expected, Tensor):
+            assert_same_bits(expected, table[name].cpu(), what=name)
+    floats = fp.make_batch(data, recipes.segment(96), range(6), seed=0)
+    _, found = to_detection(floats.to(CUDA), masks=True)
+    for expected, got in zip(to_detection(floats, masks=True)[1], found, strict=True):
+        assert_same_bits(expected, {name: t.cpu() for name, t in got.items()})
+
+
+def test_a_proof_tries_every_backend_that_is_there() -> None:
+    assert prove(sepia, 0.3)[-3:] == [
+        "eager on the GPU", "compiled on the GPU", "Triton on the GPU",
+    ]  # fmt: skip
 
 
 def test_layers_give_the_bytes_of_the_cpu() -> None:

@@ -70,26 +70,32 @@ def test_a_difference_is_told_by_one_pixel(uncompiled):
     assert "[0.0, 127.5, 0.0, 0.25] it makes [" in str(found.value)
 
 
-@pytest.mark.parametrize("last_bit", [False, True])
-def test_the_last_bit_that_triton_makes_is_looked_at(
-    last_bit: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [("none", ""), ("last bit", r"a byte at 2\*\*-\d+"), ("rounding", "codes")],
+)
+def test_codes_and_the_last_bit_that_triton_makes_are_looked_at(
+    fault: str, told: str, monkeypatch: pytest.MonkeyPatch
 ):
-    """In its place a kernel that computes eagerly, with a planted fault in one pixel of blue."""
+    """In its place a kernel that computes eagerly, with a fault planted in one pixel of blue."""
     pixel_triton = pytest.importorskip("fnpipe.ops.pixel_triton", exc_type=ImportError)
 
     def paint(stacked: Any, colors: Any, chain: Any, how: Any) -> Any:
-        r, g, b = chain[0](*stacked[0, :, 0], *colors[0][0])
-        b[77] = torch.nextafter(b[77], b[77] + 1) if last_bit else b[77]
-        codes = chain[1](r, g, b, *colors[1][0])
-        return torch.stack(codes).to(how.dtype)[None, :, None]
+        planes = [*chain[0](*stacked[0, :, 0], *colors[0][0])]
+        if fault == "last bit":
+            planes[2][77] = torch.nextafter(planes[2][77], planes[2][77] + 1)
+        for fn, values in zip(chain[1:], colors[1:], strict=True):
+            planes = fn(*planes, *values[0])
+        codes = torch.stack([*planes]).clamp(0, 255).round()
+        if fault == "rounding" and len(chain) == 1:
+            codes[2, 77] = (codes[2, 77] + 1) % 256
+        return codes.to(how.dtype)[None, :, None]
 
     monkeypatch.setattr(pixel_triton, "paint_fused", paint)
     strength = [torch.tensor([0.3])]
-    if not last_bit:
+    if not told:
         return testing._through_triton(sepia.fn, strength)
-    with pytest.raises(
-        AssertionError, match=r"^Triton, a byte at 2\*\*-\d+: 1 of \d+ words differ"
-    ):
+    with pytest.raises(AssertionError, match=rf"^Triton, {told}: 1 of \d+ words differ"):
         testing._through_triton(sepia.fn, strength)
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fnpipe.adapters.planes import check_batch, fastest, instance_planes
-from fnpipe.data.dataset import Dataset
+from fnpipe.data.dataset import Dataset, lacks_outlines
 from fnpipe.loader import Loader
 from fnpipe.ops import paint
 from fnpipe.ops.annotate import select
@@ -84,8 +84,7 @@ class TrainLoader:
             raise ArgumentError(f"loader wanted fnpipe.Loader, came {loader!r:.80}")
         self.loader, self.task, self.mask_ratio = loader, task, mask_ratio
         self.dataset = loader.job.data
-        targets = self.dataset.targets
-        if task == "segment" and len(targets) and not len(targets.rings.points):
+        if task == "segment" and lacks_outlines(self.dataset):
             raise ArgumentError(
                 "task 'segment' wanted outlines, came none: read the data with task='segment'"
             )

@@ -5,8 +5,10 @@ import json
 import math
 import os
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -18,6 +20,7 @@ from fnpipe.schedules import value_at
 from fnpipe.types import ArgumentError, DataError
 
 
+T = TypeVar("T")
 RED, GREEN, DIM = 31, 32, 2
 
 
@@ -32,23 +35,18 @@ def positive(text: str) -> int:
 
 
 def seconds(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not 0 < number < math.inf:
-        raise argparse.ArgumentTypeError(f"must be a number above 0, got {text!r}")
-    return number
+    return _parsed(text, float, lambda number: 0 < number < math.inf, "a number above 0")
 
 
 def port(text: str) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        number = -1
-    if not 0 <= number < 2**16:
-        raise argparse.ArgumentTypeError(f"must be 0 to 65535, got {text!r}")
-    return number
+    return _parsed(text, int, lambda number: 0 <= number < 2**16, "0 to 65535")
+
+
+def _parsed(text: str, kind: Callable[[str], T], good: Callable[[T], bool], wanted: str) -> T:
+    with suppress(ValueError):
+        if good(number := kind(text)):
+            return number
+    raise argparse.ArgumentTypeError(f"must be {wanted}, got {text!r}")
 
 
 def picture(text: str) -> Path:

@@ -236,6 +236,11 @@ def check_dataset(data: Any) -> None:
         )
 
 
+def lacks_outlines(data: Dataset) -> bool:
+    """Whether there are instances and not one has a ring: they were read as boxes."""
+    return len(data.targets) > 0 and not len(data.targets.rings.points)
+
+
 def pack_names(names: Iterable[str]) -> tuple[UInt8[Tensor, " c"], Offsets]:
     """File names as bytes and where each starts."""
     coded = [os.fsencode(name) for name in names]

@@ -12,7 +12,7 @@ from torch import Tensor
 from fnpipe.feed.ranks import Share
 from fnpipe.keys import permute
 from fnpipe.schedules import Schedule, value_at, values_of
-from fnpipe.types import ArgumentError
+from fnpipe.types import ArgumentError, check_whole
 
 
 GROUP = 16
@@ -82,14 +82,13 @@ class Epochs:
     def check(self) -> None:
         """Errors: ArgumentError where an epoch would have no batch."""
         for size in values_of(self.batch_size):
-            if type(size) is not int or size < 1:
-                raise ArgumentError(f"batch_size wanted an integer >= 1, came {size!r}")
+            check_whole("batch_size", size, 1)
             if self.drop_last and self.count < size:
                 raise ArgumentError(
                     f"drop_last leaves no batch: {self.count} photos, batch_size {size}"
                 )
-        if self.limit is not None and (type(self.limit) is not int or self.limit < 1):
-            raise ArgumentError(f"limit wanted an integer >= 1, came {self.limit!r}")
+        if self.limit is not None:
+            check_whole("limit", self.limit, 1)
 
 
 @lru_cache(maxsize=4)

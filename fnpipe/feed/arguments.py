@@ -6,12 +6,12 @@ from typing import Any
 
 import torch
 
-from fnpipe.data.dataset import Dataset, check_dataset
+from fnpipe.data.dataset import Dataset, check_dataset, lacks_outlines
 from fnpipe.pipeline import Pipeline
 from fnpipe.schedules import values_of
 from fnpipe.stages.masks import masks
 from fnpipe.stages.paste import copy_paste
-from fnpipe.types import ArgumentError
+from fnpipe.types import ArgumentError, check_whole
 
 
 def check_parts(data: Any, pipeline: Any, pool: Any) -> None:
@@ -23,17 +23,17 @@ def check_parts(data: Any, pipeline: Any, pool: Any) -> None:
         if not isinstance(each, Pipeline):
             raise ArgumentError(
                 "pipeline wanted fnpipe.pipe(...), or a schedule or buckets of them, came "
-                f"{_short(each)}"
+                f"{each!r:.80}"
             )
         _check_rings(data, each)
     if pool is not None and not (hasattr(pool, "gather") or hasattr(pool, "sources")):
-        raise ArgumentError(f"pool wanted fnpipe.pool(data, kind), came {_short(pool)}")
+        raise ArgumentError(f"pool wanted fnpipe.pool(data, kind), came {pool!r:.80}")
 
 
 def _check_rings(data: Dataset, pipeline: Pipeline) -> None:
     """Errors: ArgumentError for stages that would do nothing, since no instance has a ring."""
     wanting = [s for s in pipeline.stages if isinstance(s, masks | copy_paste)]
-    if wanting and len(data.targets) and not len(data.targets.rings.points):
+    if wanting and lacks_outlines(data):
         raise ArgumentError(
             f"{wanting[0]!r} wants outlines, and data has none: its reader's task='segment' "
             "reads them"
@@ -57,12 +57,6 @@ def check_numbers(
         )
 
 
-def check_whole(name: str, value: Any, least: int) -> None:
-    """Errors: ArgumentError where ``value`` is no integer from ``least`` on."""
-    if type(value) is not int or value < least:
-        raise ArgumentError(f"{name} wanted an integer >= {least}, came {value!r}")
-
-
 def exactly(device: Any) -> torch.device:
     """The device that is meant: "cuda" is the current one. Errors: ArgumentError without it."""
     try:
@@ -78,7 +72,3 @@ def exactly(device: Any) -> torch.device:
     if found.index >= torch.cuda.device_count():
         raise ArgumentError(f"device {device!r}: there are {torch.cuda.device_count()} GPUs here")
     return found
-
-
-def _short(value: Any) -> str:
-    return f"{value!r:.80}"

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fnpipe.ops import paint, raster
 from fnpipe.stages.stage import stage
-from fnpipe.types import ArgumentError, Targets
+from fnpipe.types import ArgumentError, Targets, check_whole
 
 
 KINDS = ("instance", "overlap", "semantic")
@@ -38,8 +38,7 @@ class masks:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise ArgumentError(f"masks: kind wanted one of {', '.join(KINDS)}, came {self.kind!r}")
-        if type(self.stride) is not int or self.stride < 1:
-            raise ArgumentError(f"masks: stride wanted an integer >= 1, came {self.stride!r}")
+        check_whole("masks: stride", self.stride, 1)
 
     def rasterize(
         self, targets: Targets, images: int, size: tuple[int, int], *, impl: str = "torch"

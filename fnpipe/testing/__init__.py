@@ -92,7 +92,7 @@ def prove(fn: Callable[..., Any] | pointwise, *parameters: float, ahead: bool = 
 
 
 def _through_triton(fn: Callable[..., Any], values: list[Tensor], device: str = "cpu") -> None:
-    """Errors: AssertionError where Triton makes other planes, in bits.
+    """Errors: AssertionError where Triton makes other codes, or other planes, in bits.
 
     A kernel gives codes alone, so a second function in it shows one byte of each plane after the
     other: from 2**15 down to 2**-32, which is every bit of a number from 0.002 on.
@@ -102,13 +102,19 @@ def _through_triton(fn: Callable[..., Any], values: list[Tensor], device: str = 
     planes = hard_planes()
     r, g, b = fn(*planes, *values)
     stacked = torch.stack(planes)[None, :, None].to(device)
-    first = torch.stack(values, 1) if values else torch.zeros(1, 0)
+    first = (torch.stack(values, 1) if values else torch.zeros(1, 0)).to(device)
+
+    def check(who: str, wanted: Tensor, *then: tuple[Callable[..., Any], Tensor]) -> None:
+        colors = (first, *(value[None].to(device) for _, value in then))
+        chain = (fn, *(other for other, _ in then))
+        got = paint_fused(stacked, colors, chain, Finish(torch.uint8))[0, :, 0]
+        _compare(wanted, planes, values, f"Triton, {who}", got.cpu().float())
+
+    check("codes", torch.stack((r, g, b)).clamp(0, 255).round())
     for power in range(-8, 33, 8):
         scale = torch.tensor([2.0**power])
-        colors = (first.to(device), scale[None].to(device))
-        got = paint_fused(stacked, colors, (fn, _digits), Finish(torch.uint8))[0, :, 0]
         wanted = torch.stack(_digits(r, g, b, scale))
-        _compare(wanted, planes, values, f"Triton, a byte at 2**{-power}", got.cpu().float())
+        check(f"a byte at 2**{-power}", wanted, (_digits, scale))
 
 
 def _digits(r: Plane, g: Plane, b: Plane, scale: Plane) -> tuple[Plane, Plane, Plane]:
