@@ -192,6 +192,7 @@ def grid(
     for name, number in (("columns", columns), ("cell", cell)):
         if number < 1:
             raise ArgumentError(f"{name} must be at least 1, got {number}")
+    batch = batch.to("cpu")  # at once: a GPU would be waited for at every instance
     zoom = cell / max(batch.images.shape[2:])
     pictures = [
         draw(image, batch.targets, names=names, zoom=zoom, owner=i)

@@ -7,12 +7,14 @@ import pytest
 import scenes
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 import fnpipe as fp
-from fnpipe import cuts, recipes
+from fnpipe import cuts, preview, recipes
 from fnpipe.backends import painter, renderer, warper
 from fnpipe.keys import key
 from fnpipe.ops import pixel, windows
+from fnpipe.ops.annotate import select
 from fnpipe.ops.render import render
 from fnpipe.pipeline import pack_sources
 from fnpipe.testing import assert_same_bits, hard_planes, prove
@@ -285,7 +287,8 @@ def gpu_photos(shared_data: object) -> Callable[[], fp.Dataset]:
 
 def test_bridges_draw_the_masks_of_the_cpu(gpu_photos: Callable[[], fp.Dataset]) -> None:
     """Of a batch there, as of the same batch here: for Ultralytics and for torchvision."""
-    from fnpipe.adapters.torchvision import to_detection
+    from fnpipe.adapters.huggingface import to_detr
+    from fnpipe.adapters.torchvision import to_detection, to_tv_tensors
     from fnpipe.adapters.ultralytics import to_ultralytics
 
     data = gpu_photos()
@@ -298,6 +301,21 @@ def test_bridges_draw_the_masks_of_the_cpu(gpu_photos: Callable[[], fp.Dataset])
     _, found = to_detection(floats.to(CUDA), masks=True)
     for expected, got in zip(to_detection(floats, masks=True)[1], found, strict=True):
         assert_same_bits(expected, {name: t.cpu() for name, t in got.items()})
+    for bridge in (to_detr, to_tv_tensors):
+        here, there = (pytree.tree_leaves(bridge(b)) for b in (floats, floats.to(CUDA)))
+        assert len(here) > 6 * 3
+        for expected, got in zip(here, there, strict=True):
+            assert_same_bits(expected.as_subclass(Tensor), got.as_subclass(Tensor).cpu())
+    assert_same_bits(preview.grid(floats), preview.grid(floats.to(CUDA)))
+
+
+def test_rows_are_chosen_with_their_rings(gpu_photos: Callable[[], fp.Dataset]) -> None:
+    targets = gpu_photos().targets
+    keep = targets.labels < 40
+    assert 0 < keep.sum() < len(targets)
+    found = select(targets.to(CUDA), keep.to(CUDA))
+    assert {t.device.type for t in pytree.tree_leaves(found)} == {"cuda"}
+    assert_same_bits(select(targets, keep), found.to("cpu"))
 
 
 def test_a_proof_tries_every_backend_that_is_there() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from fnpipe.adapters.planes import check_batch
+from fnpipe.adapters.planes import bare, check_batch
 from fnpipe.ops.annotate import select
 from fnpipe.stages.finish import finish
 from fnpipe.types import ArgumentError, Batch
@@ -44,7 +44,7 @@ def to_detr(batch: Batch) -> dict[str, Any]:
     Errors: ArgumentError for what is no batch.
     """
     check_batch(batch)
-    targets = select(batch.targets, ~batch.targets.ignore)
+    targets = select(bare(batch.targets), ~batch.targets.ignore)
     height, width = batch.images.shape[2:]
     device = batch.images.device
     low, high = targets.boxes[:, :2], targets.boxes[:, 2:]

@@ -1,4 +1,4 @@
-"""Planes of instances for the bridges that want them."""
+"""What bridges take of a batch: its rows, and planes of instances where they are wanted."""
 
 from typing import Any
 
@@ -6,7 +6,17 @@ import torch
 
 from fnpipe.ops import raster
 from fnpipe.ops.raster import Masks
-from fnpipe.types import ArgumentError, Batch
+from fnpipe.types import ArgumentError, Batch, Rings, Targets
+
+
+def bare(targets: Targets) -> Targets:
+    """The table without its rings, which no bridge hands on.
+
+    To follow them takes the host, and a batch on a GPU would wait for it.
+    """
+    rings = targets.rings
+    none = Rings(rings.points[:0], rings.ring_offsets[:1], torch.zeros_like(rings.instance_offsets))
+    return targets.replace(rings=none)
 
 
 def instance_planes(batch: Batch, *, stride: int) -> Masks:

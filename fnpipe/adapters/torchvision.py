@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torchvision import tv_tensors
 
-from fnpipe.adapters.planes import check_batch, instance_planes
+from fnpipe.adapters.planes import bare, check_batch, instance_planes
 from fnpipe.ops.annotate import select, take
 from fnpipe.types import ArgumentError, Batch, Rings, Sample, Targets
 
@@ -30,7 +30,7 @@ def to_detection(
             "finish(torch.float32) at the end of the pipeline"
         )
     kept = ~batch.targets.ignore
-    targets = select(batch.targets, kept)
+    targets = select(bare(batch.targets), kept)
     bounds = torch.searchsorted(
         targets.owner, torch.arange(len(batch) + 1, device=targets.owner.device)
     )
@@ -53,9 +53,9 @@ def to_tv_tensors(batch: Batch) -> list[tuple[Tensor, dict[str, Any]]]:
     tensors; ``keypoints`` and ``quads`` [n, k, 2] are KeyPoints, the former with ``visibility``
     [n, k] beside them.
     """
-    size = int(batch.images.shape[2]), int(batch.images.shape[3])
+    size, targets = (int(batch.images.shape[2]), int(batch.images.shape[3])), bare(batch.targets)
     return [
-        (tv_tensors.Image(image), _wrap(_of(batch.targets, i), size))
+        (tv_tensors.Image(image), _wrap(_of(targets, i), size))
         for i, image in enumerate(batch.images)
     ]
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fnpipe.adapters.planes import check_batch, fastest, instance_planes
+from fnpipe.adapters.planes import bare, check_batch, fastest, instance_planes
 from fnpipe.data.dataset import Dataset, lacks_outlines
 from fnpipe.loader import Loader
 from fnpipe.ops import paint
@@ -35,7 +35,7 @@ def to_ultralytics(batch: Batch, *, task: str = "detect", mask_ratio: int = 4) -
             f"images wanted uint8 codes, came {batch.images.dtype}: recipes.yolo(..., "
             "dtype=torch.uint8)"
         )
-    targets = select(batch.targets, ~batch.targets.ignore)
+    targets = select(bare(batch.targets), ~batch.targets.ignore)
     height, width = batch.images.shape[2:]
     table = {
         "img": batch.images,

@@ -131,8 +131,7 @@ def take(targets: Targets, rows: Int64[Tensor, " q"]) -> Targets:
 
 def _take_rings(rings: Rings, rows: Int64[Tensor, " q"]) -> Rings:
     if len(rings.ring_offsets) == 1:  # a table of boxes: 0.15 ms a batch of 64 mosaics less
-        none = torch.zeros(0, 2, dtype=torch.float32)
-        return Rings(none, rows.new_zeros(1), rows.new_zeros(len(rows) + 1))
+        return Rings(rings.points, rings.ring_offsets, rows.new_zeros(len(rows) + 1))
     ring, instance_offsets = gather_ragged(rings.instance_offsets, rows)
     point, ring_offsets = gather_ragged(rings.ring_offsets, ring)
     return Rings(rings.points.index_select(0, point), ring_offsets, instance_offsets)

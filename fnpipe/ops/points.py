@@ -53,8 +53,9 @@ def gather_ragged(
     offsets: Offsets, rows: Int64[Tensor, " k"]
 ) -> tuple[Int64[Tensor, " q"], Offsets]:
     """Positions of all items of ragged ``rows``, in the order asked for, and their new offsets."""
-    index, starts = _gather(offsets.numpy(), rows.numpy())
-    return torch.from_numpy(index), torch.from_numpy(starts)
+    found = _gather(offsets.cpu().numpy(), rows.cpu().numpy())
+    index, starts = (torch.from_numpy(part).to(rows.device) for part in found)
+    return index, starts
 
 
 def transform(

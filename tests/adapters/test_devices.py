@@ -1,0 +1,40 @@
+"""Bridges stay where their batch is: a tensor on a GPU has no NumPy side."""
+
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+import fnpipe as fp
+from fnpipe.adapters.huggingface import to_detr
+from fnpipe.adapters.ultralytics import TASKS, to_ultralytics
+
+
+@pytest.fixture
+def no_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if every tensor were on a GPU."""
+
+    def refuse(tensor: Tensor, *_: Any, **__: Any) -> Any:
+        raise TypeError("can't convert cuda:0 device type tensor to numpy")
+
+    monkeypatch.setattr(Tensor, "numpy", refuse)
+    monkeypatch.setattr(Tensor, "__array__", refuse)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_ultralytics(batch: fp.Batch, task: str, no_host: None):
+    assert len(batch.rings.ring_offsets) > 1
+    assert to_ultralytics(batch, task=task)["bboxes"].shape[0] == 3
+
+
+def test_huggingface(floats: fp.Batch, no_host: None):
+    assert [len(label["boxes"]) for label in to_detr(floats)["labels"]] == [2, 0, 1]
+
+
+def test_torchvision(floats: fp.Batch, no_host: None):
+    pytest.importorskip("torchvision")
+    from fnpipe.adapters.torchvision import to_detection, to_tv_tensors
+
+    _, rows = to_detection(floats, masks=True)
+    assert [len(row["masks"]) for row in rows] == [2, 0, 1]
+    assert [len(own["boxes"]) for _, own in to_tv_tensors(floats)] == [2, 0, 2]
