@@ -3,6 +3,7 @@
 import os
 import re
 import stat
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -329,6 +330,43 @@ def test_a_package_that_cannot_be_loaded_is_none(
         "backend='eager'"
     )
     assert [*cache.iterdir()] == []
+
+
+FORKED = """
+import multiprocessing, sys
+import torch
+from fnpipe import numerics
+
+def scale(x):
+    return x * 1.25 + 0.5
+
+def again():  # as torch's DataLoader begins a worker
+    torch.set_num_threads(1)
+    sys.exit(not torch.equal(run(x), expected))
+
+if __name__ == "__main__":
+    torch.set_num_threads(3)
+    x = torch.arange(2.0**20)
+    run = numerics.package(scale, [x], key="forked")
+    expected = run(x)
+    child = multiprocessing.get_context("fork").Process(target=again)
+    child.start()
+    child.join(20)
+    if child.exitcode is None:
+        child.kill()
+        sys.exit("the child hangs")
+    sys.exit(child.exitcode)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "darwin" or os.name == "nt", reason="no fork here")
+@pytest.mark.skipif(numerics.compiler() is None, reason="no C++ compiler here")
+def test_a_package_that_was_used_runs_in_a_child_too(cache: Path, tmp_path: Path):
+    """Its kernels take the threads there are, not those there were when it was built."""
+    script = tmp_path / "forked.py"
+    script.write_text(FORKED)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_package_wants_a_compiler(builder: Builder, monkeypatch: pytest.MonkeyPatch):
