@@ -1,6 +1,7 @@
 """Memory of the host that a GPU reads by itself: its pages are locked."""
 
 import contextlib
+import os
 import weakref
 from typing import Any
 
@@ -25,12 +26,14 @@ class Locked:
         error = runtime.cudaHostRegister(memory.data_ptr(), memory.nbytes, flags)
         self.error: str = str(error) if int(error) else ""
         if not self.error:
-            weakref.finalize(self, _unlock, memory).atexit = False
+            weakref.finalize(self, _unlock, memory, os.getpid()).atexit = False
             return
         with contextlib.suppress(RuntimeError):  # CUDA tells of it once more, at the next launch
             torch.zeros(1, device="cuda")
 
 
-def _unlock(memory: Tensor) -> None:
+def _unlock(memory: Tensor, owner: int) -> None:
+    if os.getpid() != owner:  # a forked child has no CUDA
+        return
     runtime: Any = torch.cuda.cudart()
     runtime.cudaHostUnregister(memory.data_ptr())

@@ -1,12 +1,14 @@
 """Persistent workers of a torch DataLoader, fed with addresses that do not end."""
 
 import multiprocessing
+import os
 import signal
 from collections.abc import Iterator
 from math import ceil
 from threading import Thread
 from time import monotonic_ns, sleep
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch.utils.data import DataLoader
@@ -20,7 +22,7 @@ from fnpipe.feed.parcels import Left, Parcels, Sent
 from fnpipe.feed.ranks import Share
 from fnpipe.feed.slab import Slab
 from fnpipe.packing import Packed
-from fnpipe.types import LoaderError
+from fnpipe.types import ArgumentError, LoaderError
 
 
 POLL = 2.0
@@ -96,16 +98,24 @@ class Workers:
         self._start()
 
     def _start(self) -> None:
+        if self.count and multiprocessing.current_process().daemon:
+            raise ArgumentError(
+                "workers wanted 0 in a daemonic process, which may not start others: came "
+                f"{self.count}; a worker of another DataLoader or of a Pool is one"
+            )
         on_gpu = self.device.type == "cuda"
         slab = Slab(self.count, self._places, segments=on_gpu) if self.count else None
         self._parcels.slab = slab
         self._loader = DataLoader(
             self._parcels, batch_size=None, sampler=self._addresses,  # type: ignore[arg-type]
-            **self._options,
+            generator=torch.Generator(),  # it draws a seed, from the user's numbers else
+            worker_init_fn=_end_with_loader, **self._options,
         )  # fmt: skip
         others = set(multiprocessing.active_children())
         stream = self._stream = iter(self._loader)
         self._processes = set(multiprocessing.active_children()) - others
+        if self.count:
+            _started.add(self)
         # Torch would raise for a dead worker anywhere in the consumer's code, which may be
         # validating meanwhile. Here the error waits for its batch; take() looks after them.
         if getattr(stream, "_worker_pids_set", False):
@@ -124,7 +134,11 @@ class Workers:
 
     def take(self) -> Sent | Failure:
         """What is made of the next address; waits for it."""
-        assert self._stream is not None
+        if self._stream is None:
+            raise LoaderError(
+                f"epoch {self._next.epoch} was left at step {self._next.step}: its workers were "
+                "closed, or are those of the process that this one was forked from; iterate anew"
+            )
         end = monotonic_ns() + self.timeout * 1e9
         try:
             taken = self._poll()
@@ -200,6 +214,15 @@ class Workers:
             self._parcels.slab = None
         self.board.clear()
 
+    def forget(self) -> None:
+        """In a forked child: workers and their memory are the parent's, which goes on with them."""
+        if self._stream is not None:  # else torch, and Python at its exit, would end them here
+            self._stream._shutdown = True  # type: ignore[attr-defined]
+            multiprocessing.process._children -= self._processes  # pyright: ignore
+        self._stream, self._loader, self._processes = None, None, set()
+        self.board = Board(self.count)
+        self._parcels = Parcels(self.job, self.board, self._parcels.on_error)
+
     def _explain(self, error: Exception) -> str:
         """An error of torch's DataLoader, with who was at what: the dead, or who was due."""
         own = {self.board.lines[w]["pid"]: w for w in range(self.count)}
@@ -224,6 +247,34 @@ class Workers:
             told += f", reading {self.job.data.path(line['sample'])}"
         ids = self.job.ids(Address(line["epoch"], line["step"], self._next.share))
         return f"{told}, samples {ids.tolist()}"
+
+
+_started: WeakSet[Workers] = WeakSet()
+
+
+def _forget_all() -> None:
+    for workers in _started:
+        workers.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_all)
+
+
+def _end_with_loader(_: int) -> None:
+    """End this worker with the loader's process, however that ends.
+
+    Torch looks after the process that forked the worker. By "forkserver" that is the server, which
+    lives as long as its workers do: both outlived a killed loader for ever.
+    """
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def wait() -> None:
+        parent.join()
+        os._exit(1)
+
+    Thread(target=wait, daemon=True).start()
 
 
 def _cause(code: int | None) -> str:

@@ -2,12 +2,14 @@
 
 import multiprocessing
 import os
+import pickle
 import re
 import resource
 import signal
+import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -152,22 +154,32 @@ class Outcome:
     def finish(self) -> tuple[int | None, str]:
         """The exit code and what went to stderr; fails if a child is alive ten seconds later."""
         self.process.join(60)
-        end = time.monotonic() + 10
-        while self.members() and time.monotonic() < end:
-            time.sleep(0.05)
-        assert self.members() == []
+        all_end(self.process.pid)
         return self.process.exitcode, self._errors.read_text()
 
     def members(self) -> list[int]:
         """The processes of its session that are alive."""
-        found = []
-        for process in psutil.process_iter(["pid", "status"]):
-            try:
-                if os.getsid(process.pid) == self.process.pid:
-                    found.append(process)
-            except ProcessLookupError:
-                continue
-        return [p.pid for p in found if p.info["status"] != psutil.STATUS_ZOMBIE]
+        return members(self.process.pid)
+
+
+def members(session: int | None) -> list[int]:
+    """The processes of a session that are alive."""
+    found = []
+    for process in psutil.process_iter(["pid", "status"]):
+        try:
+            if os.getsid(process.pid) == session:
+                found.append(process)
+        except ProcessLookupError:
+            continue
+    return [p.pid for p in found if p.info["status"] != psutil.STATUS_ZOMBIE]
+
+
+def all_end(session: int | None) -> None:
+    """Fails if a process of a session is alive ten seconds later."""
+    end = time.monotonic() + 10
+    while members(session) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert members(session) == []
 
 
 def endless(data: Dataset, folder: Path) -> None:
@@ -278,3 +290,105 @@ def test_gone_workers_leave_no_batch_in_memory(data: Dataset):
     next(iter(loader))
     loader.close()
     assert {path for path in Path("/dev/shm").iterdir() if "torch" in path.name} <= before
+
+
+def test_case_109_workers_by_forkserver_do_not_outlive_a_parent_that_is_killed(
+    data: Dataset, tmp_path: Path
+):
+    """Their own parent is the server, which lives as long as they do."""
+    script = tmp_path / "endless.py"
+    script.write_text(FORKSERVER)
+    (tmp_path / "data").write_bytes(pickle.dumps(data))
+    with subprocess.Popen([sys.executable, script, tmp_path], start_new_session=True) as running:
+        wait_for(tmp_path / "going")
+        running.kill()
+    all_end(running.pid)
+
+
+FORKSERVER = """
+import pathlib, pickle, sys
+import fnpipe as fp
+
+if __name__ == "__main__":
+    folder = pathlib.Path(sys.argv[1])
+    data = pickle.loads((folder / "data").read_bytes())
+    loader = fp.Loader(
+        data, fp.pipe(fp.resize(8)), batch_size=2, seed=0, workers=1, worker_backend="eager",
+        start_method="forkserver",
+    )
+    while True:
+        for _ in loader:
+            (folder / "going").touch()
+"""
+
+
+def digest(batches: Iterable[fp.Batch]) -> list[str]:
+    torch.set_num_threads(1)  # a forked child has none of its parent's
+    return [repr((batch.ids.tolist(), int(batch.images.sum()))) for batch in batches]
+
+
+def in_child(function: Callable[..., Any], *args: Any, daemon: bool = False) -> Any:
+    """What a function gives, or raises, in a forked process."""
+    context = multiprocessing.get_context("fork")
+    results = context.SimpleQueue()
+
+    def run() -> None:
+        try:
+            results.put(function(*args))
+        except Exception as error:
+            results.put(f"{type(error).__name__}: {error}")
+
+    process = context.Process(target=run, daemon=daemon)
+    process.start()
+    process.join(60)
+    assert process.exitcode == 0
+    return results.get()
+
+
+def test_a_forked_child_leaves_the_workers_to_its_parent(data: Dataset):
+    wanted = digest(load(data, workers=0, batch_size=1))
+    with load(data, batch_size=1) as loader:
+        batches = iter(loader)
+        seen = digest([next(batches)])
+        loader.set_epoch(0)
+        assert in_child(lambda: digest(loader)) == wanted  # by workers of its own
+        assert in_child(loader.close) is None
+        assert in_child(next, batches) == (
+            "LoaderError: epoch 0 was left at step 1: its workers were closed, or are those of the "
+            "process that this one was forked from; iterate anew"
+        )
+        assert seen + digest(batches) == wanted
+
+
+def fork_and_exit(data: Dataset) -> None:
+    batches = iter(load(data, batch_size=1))
+    next(batches)
+    child = os.fork()
+    if not child:
+        sys.exit(3)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+    assert len([*batches]) == 9
+
+
+def test_the_end_of_a_forked_child_is_not_that_of_the_workers(data: Dataset, tmp_path: Path):
+    assert Outcome(fork_and_exit, data, folder=tmp_path).finish() == (0, "")
+
+
+def test_a_daemonic_process_is_told_to_take_no_workers(data: Dataset):
+    assert in_child(lambda: digest(load(data)), daemon=True) == (
+        "ArgumentError: workers wanted 0 in a daemonic process, which may not start others: "
+        "came 2; a worker of another DataLoader or of a Pool is one"
+    )
+    alone = load(data, workers=0)
+    assert in_child(lambda: len(digest(alone)), daemon=True) == 5
+
+
+@pytest.mark.parametrize("options", [{}, {"workers": 0}, {"ahead": False}])
+def test_the_users_random_numbers_are_left_alone(data: Dataset, options: dict[str, Any]):
+    """A run that is resumed, or has another number of workers, drops out the same units."""
+    torch.manual_seed(0)
+    wanted = torch.rand(3)
+    torch.manual_seed(0)
+    with load(data, **options) as loader:
+        assert len([*loader, *loader]) == 10
+    assert torch.equal(torch.rand(3), wanted)
