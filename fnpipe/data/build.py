@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from jaxtyping import Float64
 from torch import Tensor
-from tqdm import tqdm
 
 from fnpipe.data.dataset import Dataset, Report, check_host, pack_names
 from fnpipe.data.decode import read_image, scan_image
+from fnpipe.data.processes import Bar
 from fnpipe.data.tidy import tidy
 from fnpipe.ops.points import canonical_quads
 from fnpipe.types import ArgumentError, DataError, Rings, Targets
@@ -104,7 +104,7 @@ def scan_photos(
     sizes: list[tuple[int, int] | None] = []
     with ThreadPoolExecutor() as threads:
         looks = threads.map(look, paths)
-        for found in tqdm(looks, "photos", len(paths), leave=False, delay=1, disable=None):
+        for found in Bar(looks, "photos", len(paths), leave=False, delay=1, disable=None):
             if isinstance(found, DataError):
                 if unreadable == "raise":
                     raise found

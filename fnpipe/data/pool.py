@@ -14,7 +14,7 @@ from torch import Tensor
 from fnpipe.data.bill import KINDS, cores, place, size
 from fnpipe.data.build import check_choice
 from fnpipe.data.dataset import Dataset, Report
-from fnpipe.data.pool_build import Bar, Entries, build, content, differences, entries
+from fnpipe.data.pool_build import Entries, build, content, differences, entries
 from fnpipe.data.pool_file import (
     DONE,
     UNREADABLE,
@@ -35,6 +35,7 @@ from fnpipe.data.pool_order import (
     room,
 )
 from fnpipe.data.prepare import prepare
+from fnpipe.data.processes import Bar
 from fnpipe.ops.windows import Windows, measure
 from fnpipe.types import ArgumentError, DataError, Plan, Sources
 

@@ -5,7 +5,6 @@ import hashlib
 import multiprocessing
 import os
 import signal
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,6 @@ import numpy as np
 import torch
 from jaxtyping import Int64
 from torch import Tensor
-from tqdm import tqdm
 from xxhash import xxh3_128
 
 from fnpipe.data.dataset import Changed, Dataset, check_dataset
@@ -36,17 +34,8 @@ from fnpipe.data.pool_file import (
     write,
     write_row,
 )
+from fnpipe.data.processes import Bar, check_main
 from fnpipe.types import DataError
-
-
-class Bar(tqdm):  # pyright: ignore[reportMissingTypeArgument]
-    """tqdm with a lock of its own process.
-
-    Its usual one is shared with forks: a builder killed while it holds it would hang the others.
-    """
-
-
-Bar.set_lock(threading.RLock())
 
 
 WORTH_A_PROCESS = 16
@@ -133,8 +122,10 @@ def build(
 
     ``again`` decodes every photo, whatever there is. ``keep`` is for a file that outlives its
     processes: it reaches the disk before it gets its name, and what an interrupted build has of it
-    stays. Errors: Changed, where a photo is not what the data set says; OSError on a full disk.
+    stays. Errors: Changed, where a photo is not what the data set says; OSError on a full disk;
+    ArgumentError as :func:`check_main`.
     """
+    check_main()
     with turn(path) as mine:
         old = None if again else _load(path)
         if old and not differences(old, data, wanted):

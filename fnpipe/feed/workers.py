@@ -14,6 +14,7 @@ import torch
 from torch.utils.data import DataLoader
 from torch.utils.data._utils import signal_handling
 
+from fnpipe.data.processes import check_main
 from fnpipe.feed.addresses import Address, Addresses
 from fnpipe.feed.board import Board
 from fnpipe.feed.failures import Failure
@@ -98,6 +99,8 @@ class Workers:
         self._start()
 
     def _start(self) -> None:
+        if self.count:
+            check_main()
         if self.count and multiprocessing.current_process().daemon:
             raise ArgumentError(
                 "workers wanted 0 in a daemonic process, which may not start others: came "
