@@ -13,7 +13,6 @@ H200; with both switches none did.
 import hashlib
 import os
 import shutil
-import stat
 import subprocess
 import sys
 import tempfile
@@ -30,6 +29,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from fnpipe.cache import cache_folder
 from fnpipe.types import ArgumentError, NumericsError
 
 
@@ -234,24 +234,6 @@ def refuse_difference(who: str, expected: Tensor, got: Tensor) -> None:
         )
 
 
-def cache_folder() -> Path:
-    """Where packages are kept: ``$XDG_CACHE_HOME/fnpipe``, made private to the user.
-
-    It holds code that workers load and run. Errors: NumericsError where somebody else owns it or
-    may write to it.
-    """
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    folder = Path(base) / "fnpipe"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    status = folder.stat()
-    if status.st_uid != os.getuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise NumericsError(
-            f"{folder} holds code and must belong to you alone (owner {status.st_uid}, mode "
-            f"{stat.S_IMODE(status.st_mode):o}): run chmod 700 on it, or set XDG_CACHE_HOME"
-        )
-    return folder
-
-
 def compiler() -> str | None:
     """The C++ compiler that Inductor will use, or None."""
     return shutil.which(os.environ.get("CXX") or "g++")
@@ -286,9 +268,16 @@ def load(path: str) -> Callable[..., Any]:
     """The function in a package.
 
     Not by ``aoti_load_package``: its torch 2.11 first compiles and runs ten programs, 30 to 45 s in
-    every process, to warn of a package from another processor; :func:`package` names that.
+    every process, to warn of a package from another processor; :func:`package` names that. Errors:
+    NumericsError where it cannot be unpacked.
     """
-    runner = torch._C._aoti.AOTIModelPackageLoader(path, "model", False, 1, -1)  # type: ignore[attr-defined]
+    try:
+        runner = torch._C._aoti.AOTIModelPackageLoader(path, "model", False, 1, -1)  # type: ignore[attr-defined]
+    except RuntimeError as error:
+        raise NumericsError(
+            f"{path} cannot be unpacked ({error}): is there room in TMPDIR, "
+            f"{os.environ.get('TMPDIR', '/tmp')}? Else remove the package, or use backend='eager'"
+        ) from error
     form = pytree.treespec_loads(runner.get_call_spec()[1])
     return lambda *tensors: pytree.tree_unflatten(runner.boxed_run(list(tensors)), form)
 

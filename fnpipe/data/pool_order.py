@@ -45,11 +45,15 @@ def first_rank() -> bool:
 
 
 def own_folder(folder: Path) -> Path:
-    """The folder, made if need be. Errors: ArgumentError where one for memory is another user's.
+    """The folder, made if need be. Errors: ArgumentError where it cannot be made, and where one for
+    memory is another user's.
 
     Such a folder lies where everybody may write; what is in it is believed, or removed.
     """
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ArgumentError(f"no folder for pools at {folder} ({error}); pass folder=") from error
     if folder.name == f"fnpipe-{user()}" and folder.stat().st_uid != user():
         raise ArgumentError(f"{folder} belongs to another user; pass a folder of your own")
     return folder

@@ -80,3 +80,13 @@ def test_nothing_is_printed_and_no_other_user_is_believed(
     monkeypatch.setattr(pool_module, "place", lambda *_, **__: tmp_path / "pools" / "fnpipe-12345")
     with pytest.raises(ArgumentError, match="belongs to another user; pass a folder of your own"):
         make_pool(write_photos(2), "ram")
+
+
+def test_a_folder_that_cannot_be_made_is_told_of(write_photos, tmp_path):
+    (tmp_path / "file").touch()
+    where = tmp_path / "file" / "pools"
+    with pytest.raises(ArgumentError) as caught:
+        pool_module.pool(write_photos(2), "disk", folder=where)
+    assert str(caught.value) == (
+        f"no folder for pools at {where} ([Errno 20] Not a directory: '{where}'); pass folder="
+    )
