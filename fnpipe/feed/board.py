@@ -7,6 +7,8 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
+from fnpipe.feed.slab import share
+
 
 FIELDS = (
     *("pid", "stream", "done", "epoch", "step", "sample", "since"),
@@ -20,15 +22,16 @@ AT = {name: place for place, name in enumerate(FIELDS)}
 class Board:
     """A table in shared memory; each row has one writer, and readers may see it half written.
 
-    Row ``w`` is worker w's; the last is the loader's own and says which stream is wanted.
+    Row ``w`` is worker w's; the last is the loader's own and says which stream is wanted. Without
+    workers the loader has the first, too, and there is nobody to share with. Errors: LoaderError.
     """
 
     table: Int64[Tensor, "w f"]
     lines: tuple["Line", ...]
 
     def __init__(self, workers: int) -> None:
-        table = torch.zeros(workers + 1, len(FIELDS), dtype=torch.int64).share_memory_()
-        self.__setstate__((table,))
+        table = torch.zeros(max(workers, 1) + 1, len(FIELDS), dtype=torch.int64)
+        self.__setstate__((share(table) if workers else table,))
 
     def __getstate__(self) -> tuple[Int64[Tensor, "w f"]]:
         return (self.table,)

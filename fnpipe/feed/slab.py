@@ -6,6 +6,8 @@ processes, 1 ms, and a page fault for every 4 KiB on both sides: of 96 MB, 20 ms
 costs neither, and a GPU copies from it at once, since its pages are locked.
 """
 
+import contextlib
+import re
 import shutil
 import warnings
 from collections import deque
@@ -45,7 +47,7 @@ class Slab:
             common = shared_memory(workers * count * size)
         except LoaderError:
             size, common = 0, shared_memory(1)
-        taken = torch.zeros(workers, count, dtype=torch.uint8).share_memory_()
+        taken = share(torch.zeros(workers, count, dtype=torch.uint8))
         self.__setstate__((common, taken, size, segments))
 
     def __getstate__(self) -> tuple[Tensor, Tensor, int, bool]:
@@ -164,14 +166,23 @@ def shared_memory(count: int) -> UInt8[Tensor, " count"]:
     try:
         storage = torch.UntypedStorage._new_shared(count)
     except RuntimeError as error:
+        left = re.search(r"</(torch_\w+)>", str(error))
+        if left is not None:  # torch leaves a name behind
+            with contextlib.suppress(OSError):
+                Path("/dev/shm", left[1]).unlink()
         raise LoaderError(
-            f"no {count:,} bytes of shared memory for a batch ({error}): {_limits()}; lower "
+            f"no {count:,} bytes of shared memory for a batch ({error}): {limits()}; lower "
             "workers, prefetch or batch_size, or raise the limit (docker run --shm-size, ulimit -n)"
         ) from error
     return torch.empty(0, dtype=torch.uint8).set_(storage)  # type: ignore[call-overload]
 
 
-def _limits() -> str:
+def share(t: Tensor) -> Tensor:
+    """A contiguous tensor's copy in such memory. Errors: LoaderError."""
+    return shared_memory(t.nbytes).view(t.dtype).view(t.shape).copy_(t)
+
+
+def limits() -> str:
     """How much shared memory and how many files there are to be had."""
     if not Path("/dev/shm").is_dir():
         return "this system does not say what is left of it"

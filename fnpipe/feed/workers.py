@@ -21,7 +21,7 @@ from fnpipe.feed.failures import Failure
 from fnpipe.feed.job import Job
 from fnpipe.feed.parcels import Left, Parcels, Sent
 from fnpipe.feed.ranks import Share
-from fnpipe.feed.slab import Slab
+from fnpipe.feed.slab import Slab, limits
 from fnpipe.packing import Packed
 from fnpipe.types import ArgumentError, LoaderError
 
@@ -58,7 +58,7 @@ class Workers:
         timeout: float,
     ) -> None:
         self.job, self.count, self.timeout, self.device = job, count, timeout, device
-        self.board = Board(max(count, 1))
+        self.board = Board(count)
         self._addresses = Addresses(job.epochs, ahead)
         # What workers make lies in locked pages anyway, without a thread that copies it there.
         pin = device.type == "cuda" and not count
@@ -115,7 +115,15 @@ class Workers:
             worker_init_fn=_end_with_loader, **self._options,
         )  # fmt: skip
         others = set(multiprocessing.active_children())
-        stream = self._stream = iter(self._loader)
+        try:
+            stream = self._stream = iter(self._loader)
+        except OSError as error:
+            for process in set(multiprocessing.active_children()) - others:
+                process.kill()
+                process.join()
+            self.close()
+            told = f"{self.count} workers cannot be started ({error}): {limits()}"
+            raise LoaderError(told) from error
         self._processes = set(multiprocessing.active_children()) - others
         if self.count:
             _started.add(self)

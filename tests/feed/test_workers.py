@@ -1,5 +1,6 @@
 """Workers that die, hang or run out of something: an error that says so, and nobody left behind."""
 
+import gc
 import multiprocessing
 import os
 import pickle
@@ -281,6 +282,41 @@ def test_case_108_too_little_shared_memory_is_named(data: Dataset, tmp_path: Pat
     assert "bytes of shared memory for a batch" in errors
     assert "/dev/shm has" in errors
     assert "--shm-size" in errors
+    for pid in re.findall(r"</torch_(\d+)_", errors):
+        assert [*Path("/dev/shm").glob(f"torch_{pid}_*")] == []
+
+
+def test_without_workers_no_shared_memory_is_wanted(data: Dataset, monkeypatch: pytest.MonkeyPatch):
+    def refuse(*_: Any) -> None:
+        raise RuntimeError("unable to open shared memory object: Read-only file system")
+
+    monkeypatch.setattr(torch.UntypedStorage, "_new_shared", refuse)
+    monkeypatch.setattr(Tensor, "share_memory_", refuse)
+    assert len([*load(data, workers=0)]) == 5
+    with pytest.raises(LoaderError, match=r"bytes of shared memory .* Read-only file system"):
+        load(data, workers=1)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_workers_that_cannot_be_started_are_told_of(data: Dataset, monkeypatch: pytest.MonkeyPatch):
+    """The first of them, which could, is not left behind."""
+    fork, calls, before = os.fork, iter([True, False]), children()
+
+    def limited() -> int:
+        if next(calls):
+            return fork()
+        raise OSError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "fork", limited)
+    with pytest.raises(LoaderError) as caught:
+        next(iter(load(data)))
+    told = str(caught.value)
+    assert told.startswith(
+        "2 workers cannot be started ([Errno 11] Resource temporarily unavailable): /dev/shm has "
+    )
+    assert children() == before
+    del caught
+    gc.collect()  # torch's half of an iterator tells that it cannot be ended; it need not be
 
 
 def test_gone_workers_leave_no_batch_in_memory(data: Dataset):
