@@ -241,6 +241,11 @@ class Workers:
             process.join(0.05)  # a broken connection may be known before the death that broke it
         dead = [p for p in self._processes if not p.is_alive()]
         told = [self._at(own[p.pid], f"died ({_cause(p.exitcode)})") for p in dead if p.pid in own]
+        told += [
+            f"a worker (pid {p.pid}) died ({_cause(p.exitcode)}) before its first batch: its own "
+            "error is on stderr; functions of a notebook reach workers by start_method='fork' alone"
+            for p in dead if p.pid not in own
+        ]  # fmt: skip
         due = self._taken % self.count if self.count else None
         if not dead and due is not None:
             told = [self._at(due, "was due")]

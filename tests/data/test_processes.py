@@ -48,3 +48,27 @@ def test_what_starts_processes_is_not_imported_by_them(data: Dataset, tmp_path: 
         "pools, or loops over a loader with workers, with if __name__ == '__main__':"
     ) in done.stderr
     assert done.returncode == (what == "loader")  # a pool is made without them
+
+
+def test_a_function_of_a_notebook_that_a_worker_cannot_find_is_told_of(
+    data: Dataset, tmp_path: Path
+):
+    notebook = """
+sys.modules["__main__"] = type(sys)("__main__")  # a module without a file
+exec('''
+import fnpipe as fp
+@fp.pointwise
+def mine(r, g, b): return r, g, b
+''', vars(sys.modules["__main__"]))
+mine = sys.modules["__main__"].mine.drawn()
+next(iter(fp.Loader(
+    data, fp.pipe(fp.resize(8), mine), batch_size=5, seed=0, workers=1, worker_backend="eager",
+    start_method="spawn",
+)))
+"""
+    done = run(READ + notebook, data.root, tmp_path)
+    assert "Can't get attribute 'mine' on <module '__main__'" in done.stderr
+    assert (
+        " died (exit code 1) before its first batch: its own error is on stderr; functions of a "
+        "notebook reach workers by start_method='fork' alone"
+    ) in done.stderr
