@@ -49,6 +49,7 @@ NO_DATA = "ArgumentError: data wanted a data set, as fnpipe.read_coco gives one,
 NO_PIPE = "ArgumentError: pipeline wanted fnpipe.pipe(...), or a schedule or buckets of them, came "
 NO_RING = "wants outlines, and data has none: its reader's task='segment' reads them"
 NO_BATCH = "ArgumentError: batch wanted fnpipe.Batch, one of a loader's, came "
+NO_DRAW = "wanted a distribution, as fnpipe.uniform(low, high) is one, came "
 MASK = "of a mask take mask.nonzero().flatten()"
 SIZE = "size wanted pixels, one number or (height, width), each >= 1, came "
 WRONG = {
@@ -102,6 +103,14 @@ WRONG = {
     "fp.key(seed=0, epoch=0, sample=[1, 2])": "ArgumentError: sample: wanted integers in [0, "
     "4294967296), came [1, 2]; several are an int64 tensor",
     "fp.mosaic(1.5)": "ArgumentError: mosaic: " + SIZE + "1.5",
+    "fp.mosaic(64, tiles=4.0)": "ArgumentError: mosaic: tiles wanted 4 or 9, came 4.0",
+    "fp.erase(p=1.0, side=0.2)": "ArgumentError: erase: side wanted (least, most) shares of the "
+    "frame, came 0.2",
+    "fp.pointwise(3)": "ArgumentError: pointwise wanted a function of r, g, b and parameters, "
+    "came 3",
+    "fp.pointwise(lambda r, g, b, p: (r, g, b)).drawn(p=(0, 1))": "ArgumentError: <lambda>.drawn: "
+    "p " + NO_DRAW + "(0, 1)",
+    "fp.sometimes(0.5, 2.0, 1.0)": "ArgumentError: sometimes: then " + NO_DRAW + "2.0",
     "fp.letterbox(None)": "ArgumentError: letterbox: " + SIZE + "None",
     "train.explain(size=0)": "ArgumentError: explain: " + SIZE + "0",
     "fp.finish(torch.float32, mean=0.5)": "ArgumentError: finish: mean wanted three numbers, "
@@ -142,6 +151,7 @@ RIGHT = (
     "load(seed=np.int64(3))",
     "load(seed=torch.tensor(3))",
     "fp.make_batch(data, train, np.arange(2), seed=0)",
+    "load(train=fp.pipe(fp.letterbox(32), fp.erase(p=1.0, side=[0.1, 0.2])))",
 )
 
 
@@ -163,5 +173,5 @@ def test_a_message_says_what_was_wanted_and_what_came(said: dict[str, str], wron
 
 
 @pytest.mark.parametrize("right", RIGHT)
-def test_an_integer_of_another_library_is_one(said: dict[str, str], right: str):
+def test_what_means_the_same_is_taken(said: dict[str, str], right: str):
     assert said[right] == "nothing"

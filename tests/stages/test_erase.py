@@ -151,7 +151,7 @@ def test_it_draws_what_it_draws_in_any_batch_and_is_a_value():
     ("build", "message"),
     [
         (lambda: fp.erase(p=1.5), "erase: p wanted a number in [0, 1], came 1.5"),
-        (lambda: fp.erase(p=1.0, count=0), "erase: count wanted a whole number >= 1, came 0"),
+        (lambda: fp.erase(p=1.0, count=0), "erase: count wanted an integer >= 1, came 0"),
         (
             lambda: fp.erase(p=1.0, side=(0.1, 2.0)),
             "erase: side wanted a number in [0, 1], came 2.0",
