@@ -17,7 +17,7 @@ import fnpipe as fp
 from fnpipe import recipes
 from fnpipe.adapters.foreign import foreign
 from fnpipe.adapters.huggingface import finish_of, to_detr
-from fnpipe.adapters.torchvision import from_tv_tensors, to_detection
+from fnpipe.adapters.torchvision import from_tv_tensors, to_detection, to_tv_tensors
 from fnpipe.adapters.ultralytics import TrainLoader, to_ultralytics
 
 folder = Path(sys.argv[1])
@@ -121,6 +121,7 @@ WRONG = {
     "integers, came torch.bool; " + MASK,
     "to_detection(load())": NO_BATCH + "Loader",
     "to_detr(None)": NO_BATCH + "NoneType",
+    "to_tv_tensors(None)": NO_BATCH + "NoneType",
     "to_ultralytics([])": NO_BATCH + "list",
     "TrainLoader(load(), 2, task='boxes')": "ArgumentError: task wanted one of detect, segment, "
     "pose, obb, came 'boxes'",
