@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from fnpipe.recipes import defaults
+
 
 SET_UP = """
 import json, sys
@@ -80,6 +82,7 @@ WRONG = {
     "load(train=fp.pipe(train, fp.masks()))": "ArgumentError: masks() " + NO_RING,
     "load(train=recipes.yolo(32, copy_paste=0.5))": "ArgumentError: copy_paste(p=0.5) " + NO_RING,
     "fp.pool('x', 'ram')": NO_DATA + "'x'",
+    "fp.pool(data, 'ram', workers=-1)": "ArgumentError: workers wanted an integer >= 0, came -1",
     "fp.bill(None)": NO_DATA + "None",
     "fp.prepare('x', longest=3)": NO_DATA + "'x'",
     "fp.prepare(data, longest='x')": "ArgumentError: longest wanted at least 1 pixel, came 'x'",
@@ -139,6 +142,8 @@ WRONG = {
     "recipes.from_dict('x')": "ArgumentError: wanted a table of a recipe or of stages, came 'x'",
     "recipes.from_dict({'recipe': ['yolo']})": "ArgumentError: no recipe ['yolo']; the nearest "
     "is 'yolo'",
+    "recipes.from_dict({'recipe': 'yolo', 5: 3})": "ArgumentError: yolo: no parameter 5; there are "
+    + ", ".join(["recipe", "imgsz", *defaults("yolo")]),
     "recipes.from_dict({'stages': 3})": "ArgumentError: stages wanted a list of tables, came 3",
     "recipes.from_dict({'stages': [3]})": "ArgumentError: a stage wanted the key 'stage', came 3",
     "recipes.from_toml(3)": "ArgumentError: from_toml wanted text or a pathlib.Path, came 3",
