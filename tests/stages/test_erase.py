@@ -10,6 +10,7 @@ from torch import Tensor
 
 import fnpipe as fp
 from fnpipe.keys import Key
+from fnpipe.ops.layers import rasterized
 from fnpipe.ops.raster import masks
 from fnpipe.types import ArgumentError, Rings
 
@@ -133,6 +134,13 @@ def test_a_layer_after_it_lies_on_top():
     above = make(album, fp.mixup(p=1.0), fp.erase(p=1.0, side=(1.0, 1.0))).images
     assert (above == 114).all()
     assert (below < 114).all()
+
+
+def test_targets_want_rectangles_not_their_bits():
+    album, recipe = Album(1, squares(*SIX)), fp.pipe(fp.erase(p=1.0))
+    plan = rasterized(recipe.draw(many(1), album))
+    with pytest.raises(ArgumentError, match=r"^annotate: a layer wanted rings, came their bits;"):
+        recipe.annotate(plan, album)
 
 
 def test_it_draws_what_it_draws_in_any_batch_and_is_a_value():
