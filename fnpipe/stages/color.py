@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
-from inspect import isfunction, ismethod, signature
+from inspect import isfunction, signature
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -78,7 +78,7 @@ class pointwise:
     fn: Callable[..., Planes]
 
     def __post_init__(self) -> None:
-        if not (isfunction(self.fn) or ismethod(self.fn)):
+        if not isfunction(self.fn):
             raise ArgumentError(
                 f"pointwise wanted a function of r, g, b and parameters, came {self.fn!r:.80}"
             )
