@@ -21,8 +21,8 @@ from fnpipe.explain import explain
 from fnpipe.feed.addresses import Epochs
 from fnpipe.feed.arguments import check_numbers, check_parts, exactly
 from fnpipe.feed.failures import POLICIES, Failure, Replaced
-from fnpipe.feed.job import Job, batches_within, largest
-from fnpipe.feed.parcels import Sent
+from fnpipe.feed.job import Job
+from fnpipe.feed.parcels import Sent, batches_within, largest
 from fnpipe.feed.pools import device_pool, for_workers, map_pool
 from fnpipe.feed.ranks import share
 from fnpipe.feed.state import VERSION, identity, position

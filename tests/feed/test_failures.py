@@ -48,6 +48,17 @@ def angry(r: Tensor, g: Tensor, b: Tensor, mood: Tensor) -> Any:
     return r, g, b
 
 
+def test_a_photo_that_fails_in_the_first_batch_is_told_of_when_it_is_due(broken: Dataset):
+    """Not when the loader is made, which makes a parcel to see how large they are."""
+    options: dict[str, Any] = {"memory": 10**9, "shuffle": False}
+    replacing = load(broken, **options, on_error="replace")
+    assert [len(batch) for batch in replacing] == [5, 5]
+    assert [each.sample for each in replacing.replaced] == [3, 6]
+    raising = iter(load(broken, **options))
+    with pytest.raises(DataError, match=r"^no worker, epoch 0, step 0, sample 3 "):
+        next(raising)
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_error_is_raised_in_its_batch_with_all_that_is_needed(broken: Dataset, workers: int):
     with load(broken, shuffle=False, batch_size=2, workers=workers) as loader:
