@@ -21,8 +21,8 @@ from fnpipe.explain import explain
 from fnpipe.feed.addresses import Epochs
 from fnpipe.feed.arguments import check_numbers, check_parts, exactly
 from fnpipe.feed.failures import POLICIES, Failure, Replaced
-from fnpipe.feed.job import Job, batches_within, largest
-from fnpipe.feed.parcels import Sent
+from fnpipe.feed.job import Job
+from fnpipe.feed.parcels import Sent, batches_within, largest
 from fnpipe.feed.pools import device_pool, for_workers, map_pool
 from fnpipe.feed.ranks import share
 from fnpipe.feed.state import VERSION, identity, position
@@ -101,10 +101,10 @@ class Loader:
             start_method=start_method,
         )  # fmt: skip
         self.device: torch.device = exactly(device)
-        self.backends: dict[Pipeline, Chosen] = {
-            each: cuts.choose_backends(each, cut, self.device, worker_backend, backend)
-            for each in values_of(pipeline)
-        }
+        self.backends: dict[Pipeline, Chosen] = {}
+        for each in values_of(pipeline):  # a comprehension's frame would be named by a warning
+            chosen = cuts.choose_backends(each, cut, self.device, worker_backend, backend)
+            self.backends[each] = chosen
         epochs = Epochs(len(data), batch_size, check_seed(seed), shuffle, drop_last, limit)
         _check(data, epochs, pool, on_error)
         self._pool = device_pool(pool, self.device) if cut == "plan" else None

@@ -29,7 +29,8 @@ class Report:
     """What a reader found and what it did about it, once, at read time.
 
     ``counts`` maps a problem's name to how often it was met; ``lines`` says where, one problem a
-    line (file, row, what came, what was done), the first hundred of a kind.
+    line (file, row, what came, what was done), the first hundred of a kind, or with ``rows="drop"``
+    all.
     """
 
     counts: dict[str, int] = field(default_factory=dict)
@@ -126,7 +127,7 @@ class Dataset:
         """The photos ``indices``, in that order, as a data set of its own.
 
         ``targets.ids`` count the rows of the new one; ``image_ids`` stay. Errors: ArgumentError for
-        what is no integers, as a mask is none.
+        what is no integers, as a mask is none; IndexError for photos that there are not.
         """
         chosen = torch.arange(len(self))[as_rows("indices", indices)]
         rows, offsets = gather_ragged(self.offsets, chosen)
