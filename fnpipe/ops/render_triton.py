@@ -33,7 +33,7 @@ from fnpipe.ops.layers import rasterized
 from fnpipe.ops.layers_triton import layer_pointers, layer_tensors, with_layers
 from fnpipe.ops.pixel_triton import DTYPES, calls, cast, finished, pack_halves, three
 from fnpipe.ops.reread import INTERPRETED, define, reread
-from fnpipe.ops.warp_triton import kind_of, look, numbers_of, place, seams, taps, tile_of
+from fnpipe.ops.warp_triton import held, kind_of, look, numbers_of, place, seams, taps, tile_of
 from fnpipe.types import ArgumentError, Finish, Plan, Sources
 
 
@@ -84,10 +84,10 @@ PARAMETERS
             store(out, left, top + step * STEP, height, width, r, g, b, r, g, b, LAYOUT)
     elif whole & level:
         start, stride = numbers[0], numbers[14]
-        column0, wx0 = place(x0, numbers[1], numbers[3], numbers[12])
-        column1, wx1 = place(x1, numbers[1], numbers[3], numbers[12])
+        column0, wx0 = place(held(x0, near_x, far_x, EVEN), numbers[1], numbers[3], numbers[12])
+        column1, wx1 = place(held(x1, near_x, far_x, EVEN), numbers[1], numbers[3], numbers[12])
         for step in range(STEPS):
-            line, wy = place(y, numbers[5], numbers[6], numbers[13])
+            line, wy = place(held(y, near_y, far_y, EVEN), numbers[5], numbers[6], numbers[13])
             above = start + line * stride
             below = above + stride
             r0, g0, b0 = taps(above + column0, below + column0, wx0, wy)
@@ -198,8 +198,9 @@ def build(
     names = {f"color{i}": reread(fn) for i, fn in enumerate(chain)}
     pointers += layer_pointers(layers)
     names = {
-        "tl": tl, "FILL": FILL, "kind_of": kind_of, "look": look, "numbers_of": numbers_of,
-        "place": place, "seams": seams, "store": store, "taps": taps, "tile_of": tile_of,
+        "tl": tl, "FILL": FILL, "held": held, "kind_of": kind_of, "look": look,
+        "numbers_of": numbers_of, "place": place, "seams": seams, "store": store, "taps": taps,
+        "tile_of": tile_of,
         "shade": define("shade", shade, {"tl": tl, "finished": finished, **names}),
     }  # fmt: skip
     source = with_layers(KERNEL, layers, names)
