@@ -233,8 +233,7 @@ def test_a_plan_alone_wants_a_pool(data: Dataset):
     with pytest.raises(ArgumentError) as caught:
         load(data, cut="plan")
     assert str(caught.value) == (
-        "cut 'plan' wanted a pool on cpu, came none: "
-        "pool=fnpipe.pool(data, 'device', device='cpu')"
+        "cut 'plan' wanted a pool on cpu, came none: pool=fnpipe.pool(data, 'device', device='cpu')"
     )
 
 
