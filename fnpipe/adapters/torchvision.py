@@ -1,5 +1,6 @@
 """torchvision: what its detection models eat, and tv_tensors both ways. Only views and counting."""
 
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any
 
@@ -31,9 +32,6 @@ def to_detection(
         )
     kept = ~batch.targets.ignore
     targets = select(bare(batch.targets), kept)
-    bounds = torch.searchsorted(
-        targets.owner, torch.arange(len(batch) + 1, device=targets.owner.device)
-    )
     fields = {"boxes": targets.boxes, "labels": targets.labels + first_label}
     if targets.keypoints.shape[1]:
         fields["keypoints"] = targets.keypoints
@@ -41,7 +39,7 @@ def to_detection(
         fields["masks"] = instance_planes(batch, stride=1)[kept].view(torch.uint8)
     rows = [
         {name: values[start:stop] for name, values in fields.items()} | {"image_id": batch.ids[i]}
-        for i, (start, stop) in enumerate(pairwise(bounds.tolist()))
+        for i, (start, stop) in enumerate(_bounds(targets, len(batch)))
     ]
     return list(batch.images), rows
 
@@ -54,9 +52,10 @@ def to_tv_tensors(batch: Batch) -> list[tuple[Tensor, dict[str, Any]]]:
     [n, k] beside them.
     """
     size, targets = (int(batch.images.shape[2]), int(batch.images.shape[3])), bare(batch.targets)
+    rows = torch.arange(len(targets), device=targets.owner.device)
     return [
-        (tv_tensors.Image(image), _wrap(_of(targets, i), size))
-        for i, image in enumerate(batch.images)
+        (tv_tensors.Image(image), _wrap(take(targets, rows[start:stop]), size))
+        for image, (start, stop) in zip(batch.images, _bounds(targets, len(batch)), strict=True)
     ]
 
 
@@ -101,11 +100,10 @@ def from_tv_tensors(
     return Sample(image.as_subclass(Tensor), moved, id, data)
 
 
-def _of(targets: Targets, image: int) -> Targets:
-    """The rows of one image."""
-    ends = torch.tensor([image, image + 1], device=targets.owner.device)
-    start, stop = torch.searchsorted(targets.owner, ends).tolist()
-    return take(targets, torch.arange(start, stop, device=targets.owner.device))
+def _bounds(targets: Targets, images: int) -> Iterable[tuple[int, int]]:
+    """Where each image's rows begin and end: a batch on a GPU is waited for once."""
+    every = torch.arange(images + 1, device=targets.owner.device)
+    return pairwise(torch.searchsorted(targets.owner, every).tolist())
 
 
 def _wrap(own: Targets, size: tuple[int, int]) -> dict[str, Any]:

@@ -31,6 +31,23 @@ def test_huggingface(floats: fp.Batch, no_host: None):
     assert [len(label["boxes"]) for label in to_detr(floats)["labels"]] == [2, 0, 1]
 
 
+def test_torchvision_waits_once_however_many_images(
+    floats: fp.Batch, monkeypatch: pytest.MonkeyPatch
+):
+    pytest.importorskip("torchvision")
+    from fnpipe.adapters.torchvision import to_tv_tensors
+
+    asked, ask = [], Tensor.tolist
+
+    def counted(tensor: Tensor) -> Any:
+        asked.append(tensor.shape)
+        return ask(tensor)
+
+    monkeypatch.setattr(Tensor, "tolist", counted)
+    assert len(to_tv_tensors(floats)) == 3
+    assert asked == [(4,)]
+
+
 def test_torchvision(floats: fp.Batch, no_host: None):
     pytest.importorskip("torchvision")
     from fnpipe.adapters.torchvision import to_detection, to_tv_tensors
