@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from scenes import ALBUM, Album, photo
+from scenes import ALBUM, Album, draw, photo
 from torch import Tensor
 
 import fnpipe as fp
@@ -13,7 +13,7 @@ from fnpipe.ops import windows
 from fnpipe.ops.raster import masks
 from fnpipe.ops.render import warp
 from fnpipe.ops.warp import pack_sources
-from fnpipe.types import Rings, Sources
+from fnpipe.types import Finish, Rings, Sources, map_tensors
 
 
 interpreter = pytest.importorskip("triton.runtime.interpreter")
@@ -124,6 +124,20 @@ def test_of_masks_and_maps(size: tuple[int, int], lengths: list[int]) -> None:
     assert torch.equal(made, wanted)
     maps = (overlap_map(rings, owner, 3, size, stride=1, impl=i) for i in ("triton", "torch"))
     assert torch.equal(*maps)
+
+
+def test_a_batch_is_refused_that_no_grid_counts() -> None:
+    """A grid has 65,535 places on all axes but its first."""
+    planes = torch.zeros(65_536, 3, 1, 1)
+    sources, plan = draw(fp.pipe(fp.resize(1)), [0])
+    many = map_tensors(lambda t: t.expand(65_536, *t.shape[1:]), plan)
+    for render in (
+        lambda: paint_fused(planes, (), (), Finish()),
+        lambda: render_triton.render_fused(sources, many, (), Finish()),
+    ):
+        with pytest.raises(fp.ArgumentError) as caught:
+            render()
+        assert str(caught.value) == "backend 'triton' wanted 65,535 images at most, came 65,536"
 
 
 def test_a_kernel_that_looks_past_the_frame_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,15 @@ from torch import Tensor
 from fnpipe.ops import warp
 from fnpipe.ops.layers import rasterized
 from fnpipe.ops.layers_triton import layer_pointers, layer_tensors, with_layers
-from fnpipe.ops.pixel_triton import DTYPES, calls, cast, finished, pack_halves, three
+from fnpipe.ops.pixel_triton import (
+    DTYPES,
+    calls,
+    cast,
+    check_count,
+    finished,
+    pack_halves,
+    three,
+)
 from fnpipe.ops.reread import INTERPRETED, define, reread
 from fnpipe.ops.warp_triton import held, kind_of, look, numbers_of, place, seams, taps, tile_of
 from fnpipe.types import ArgumentError, Finish, Plan, Sources
@@ -223,8 +231,8 @@ def render_fused(
 
     ``block`` is (pairs of columns, rows a step, steps, warps) of a program; it changes speed only.
     Everything must be on one CUDA device (or on the CPU in Triton's interpreter). Errors:
-    ArgumentError where it is not; :class:`fnpipe.ops.reread.Unreadable` for a colour stage that
-    Triton cannot read.
+    ArgumentError where it is not, and for more images than a launch takes;
+    :class:`fnpipe.ops.reread.Unreadable` for a colour stage that Triton cannot read.
     """
     words = sources.words
     if not (words.is_cuda or INTERPRETED):
@@ -235,6 +243,7 @@ def render_fused(
         )
     plan = rasterized(plan)
     count = len(plan)
+    check_count(count)
     height, width = plan.size
     layout = (count, height, width, 3) if how.channels_last else (count, 3, height, width)
     out = torch.empty(layout, dtype=how.dtype, device=words.device)
