@@ -237,6 +237,13 @@ def test_a_plan_alone_wants_a_pool(data: Dataset):
     )
 
 
+def test_a_tensor_that_is_kept_keeps_its_batch_and_its_clone_does_not(data: Dataset):
+    batch = next(iter(load(data)))
+    whole = batch.images.untyped_storage()
+    assert batch.ids.untyped_storage().data_ptr() == whole.data_ptr()
+    assert batch.ids.clone().untyped_storage().nbytes() < whole.nbytes()
+
+
 def test_one_iterator_at_a_time(data: Dataset):
     loader = load(data)
     first, second = iter(loader), iter(loader)
