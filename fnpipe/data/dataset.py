@@ -176,8 +176,17 @@ def reading(data: Dataset) -> str:
     return f"{kind.__module__}.{kind.__qualname__}{added!r}"
 
 
-def check_pool(pool: Any, data: Any) -> None:
-    """Errors: ArgumentError where a pool holds other photos than ``data``, or in other order."""
+def check_pool(pool: Any, data: Any, *, cut: str = "finished") -> None:
+    """Errors: ArgumentError where a pool holds other photos than ``data``, or in other order.
+
+    And for one on a GPU, all of it, where the host reads it: at every ``cut`` but the plan's.
+    """
+    whole = None if getattr(pool, "rest", None) is not None else getattr(pool, "sources", None)
+    if cut != "plan" and whole is not None and whole.words.is_cuda:
+        raise ArgumentError(
+            f"pool wanted one that the host can read, came one on {whole.words.device}: "
+            "fnpipe.pool(data, 'ram'), or for a loader cut='plan'"
+        )
     own = getattr(pool, "data", None)
     known = isinstance(own, Dataset)
     if known and not (isinstance(data, Dataset) and _same_photos(own, data)):
