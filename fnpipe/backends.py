@@ -25,7 +25,7 @@ from fnpipe.types import ArgumentError, Empty, Finish, Over, Plan, Sources, map_
 
 BACKENDS = ("eager", "compiled", "package", "triton")
 PARTS: dict[str, tuple[str, ...]] = {
-    "render": ("eager", "compiled", "package", "triton"),
+    "render": BACKENDS,
     "warp": ("eager", "compiled", "package"),
     "paint": ("eager", "compiled", "triton"),
 }

@@ -21,8 +21,8 @@ from fnpipe.explain import explain
 from fnpipe.feed.addresses import Epochs
 from fnpipe.feed.arguments import check_numbers, check_parts, exactly
 from fnpipe.feed.failures import POLICIES, Failure, Replaced
-from fnpipe.feed.job import Job, batches_within, largest
-from fnpipe.feed.parcels import Sent
+from fnpipe.feed.job import Job
+from fnpipe.feed.parcels import Sent, batches_within, largest
 from fnpipe.feed.pools import device_pool, for_workers, map_pool
 from fnpipe.feed.ranks import share
 from fnpipe.feed.state import VERSION, identity, position
@@ -101,12 +101,13 @@ class Loader:
             start_method=start_method,
         )  # fmt: skip
         self.device: torch.device = exactly(device)
-        self.backends: dict[Pipeline, Chosen] = {
-            each: cuts.choose_backends(each, cut, self.device, worker_backend, backend)
-            for each in values_of(pipeline)
-        }
+        self.backends: dict[Pipeline, Chosen] = {}
+        for each in values_of(pipeline):  # a comprehension's frame would be named by a warning
+            chosen = cuts.choose_backends(each, cut, self.device, worker_backend, backend)
+            self.backends[each] = chosen
         epochs = Epochs(len(data), batch_size, check_seed(seed), shuffle, drop_last, limit)
-        _check(data, epochs, pool, on_error)
+        _check(epochs, on_error)
+        check_pool(pool, data, cut=cut)
         self._pool = device_pool(pool, self.device) if cut == "plan" else None
         self._mapped = map_pool(pool, self.device, cut=cut)
         held = for_workers(pool, cut=cut, mapped=self._mapped is not None)
@@ -224,15 +225,17 @@ class Loader:
         """Copy a parcel to the device, on a stream of its own, without waiting for it."""
         if self._side is None:
             return buffer.unpack(), None
-        # By number, and without a context: torch takes 15 us more for either, of 160 a batch.
-        stream = torch.cuda.current_stream(self.device.index)
-        torch.cuda.set_stream(self._side)
-        try:
-            parcel = buffer.to(self.device, non_blocking=True).unpack()
-            if self._mapped is not None:
-                parcel = cuts.fetch(parcel, self._mapped.memory)
-        finally:
-            torch.cuda.set_stream(stream)
+        # By number, and without a stream's context: torch takes 15 us more for either, of 160 a
+        # batch. The device has one, since to choose a stream is to choose its device.
+        with torch.cuda.device(self.device.index):
+            stream = torch.cuda.current_stream(self.device.index)
+            torch.cuda.set_stream(self._side)
+            try:
+                parcel = buffer.to(self.device, non_blocking=True).unpack()
+                if self._mapped is not None:
+                    parcel = cuts.fetch(parcel, self._mapped.memory)
+            finally:
+                torch.cuda.set_stream(stream)
         # An event, since the stream may be copying the next parcel when this one is wanted.
         return parcel, self._side.record_event()
 
@@ -315,12 +318,11 @@ def _none_of(batch: Batch | cuts.Parcel) -> Batch:
     )
 
 
-def _check(data: Dataset, epochs: Epochs, pool: Any, on_error: str) -> None:
-    """Errors: ArgumentError for no batch, a pool of other photos, an unknown policy."""
+def _check(epochs: Epochs, on_error: str) -> None:
+    """Errors: ArgumentError for no batch, an unknown policy."""
     epochs.check()
     if on_error not in POLICIES:
         raise ArgumentError(f"on_error wanted one of {', '.join(POLICIES)}, came {on_error!r}")
-    check_pool(pool, data)
 
 
 def _make_ready(job: Job) -> None:

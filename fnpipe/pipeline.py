@@ -257,7 +257,7 @@ def pipe(*stages: Any) -> Pipeline:
     pipe(letterbox(640), flip(horizontal=0.5))
 
     Errors: ArgumentError for what is no stage, a repeated name (draws depend on names), a layout
-    that is not first, a ``finish`` that is not last.
+    that is not first, a ``finish`` that is not last, a second ``masks``.
     """
     flat = tuple(s for given in stages for s in _flatten(given))
     names = [s.name for s in flat]
@@ -273,6 +273,10 @@ def pipe(*stages: Any) -> Pipeline:
         after = [t for t in flat[place + 1 :] if not isinstance(t, keep | masks)]
         if isinstance(s, finish) and after:
             raise ArgumentError(f"pipe: {s!r} must be last, came before {after[0]!r}")
+        if isinstance(s, masks) and any(isinstance(t, masks) for t in flat[:place]):
+            raise ArgumentError(
+                f"pipe: {s!r} is the second masks, and a batch has one kind of them"
+            )
     return Pipeline(flat)
 
 

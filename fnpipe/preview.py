@@ -13,7 +13,7 @@ from PIL import Image as pillow
 from PIL import ImageDraw, ImageFont
 from torch import Tensor
 
-from fnpipe.types import ArgumentError, Batch, Image, Targets
+from fnpipe.types import ArgumentError, Batch, Image, Targets, check_whole
 
 
 SHARPNESS = 2
@@ -42,11 +42,11 @@ def to_codes(image: Shaped[Tensor, "3 h w"]) -> Image:
 
 
 def instance_rings(targets: Targets, row: int) -> list[Tensor]:
-    """The rings of one instance, each [p, 2]."""
+    """The rings of one instance that have an edge, each [p, 2]."""
     rings = targets.rings
     first, last = rings.instance_offsets[row : row + 2].tolist()
     bounds = rings.ring_offsets[first : last + 1].tolist()
-    return [rings.points[start:end] for start, end in pairwise(bounds)]
+    return [rings.points[start:end] for start, end in pairwise(bounds) if end - start > 1]
 
 
 def is_upright(quad: Shaped[Tensor, "4 2"]) -> bool:
@@ -174,7 +174,13 @@ def draw(
 
 
 def tile(pictures: Sequence[UInt8[Tensor, "3 _ _"]], *, columns: int = 4) -> UInt8[Tensor, "3 h w"]:
-    """Pictures of any sizes in rows, on white, each at the first corner of its place."""
+    """Pictures of any sizes in rows, on white, each at the first corner of its place.
+
+    Raises ArgumentError for no picture, and where ``columns`` is not positive.
+    """
+    check_whole("columns", columns, 1)
+    if not pictures:
+        raise ArgumentError("pictures wanted at least one, came none")
     height, width = (max(p.shape[axis] for p in pictures) for axis in (1, 2))
     places = torch.full((len(pictures), 3, height, width), 255, dtype=torch.uint8)
     for place, picture in zip(places, pictures, strict=True):
@@ -187,11 +193,9 @@ def grid(
 ) -> UInt8[Tensor, "3 h w"]:
     """A batch as one picture: :func:`draw` of every image, long sides of ``cell`` pixels, in rows.
 
-    Raises ArgumentError where ``columns`` or ``cell`` is not positive.
+    Raises ArgumentError where ``columns`` or ``cell`` is not positive, and for a batch of no image.
     """
-    for name, number in (("columns", columns), ("cell", cell)):
-        if number < 1:
-            raise ArgumentError(f"{name} must be at least 1, got {number}")
+    check_whole("cell", cell, 1)
     batch = batch.to("cpu")  # at once: a GPU would be waited for at every instance
     zoom = cell / max(batch.images.shape[2:])
     pictures = [

@@ -69,9 +69,9 @@ def schedule(values: Mapping[int, Any]) -> Schedule:
     Values may be anything: pipelines, stages, sizes, schedules and buckets again. Errors:
     ArgumentError unless the keys are epochs >= 0 and 0 is one of them.
     """
-    starts = tuple(sorted(values))
-    if not starts or starts[0] != 0 or not all(type(start) is int for start in starts):
+    if 0 not in values or not all(type(start) is int and start >= 0 for start in values):
         raise ArgumentError(f"schedule wanted epochs from 0 on as keys, came {[*values]}")
+    starts = tuple(sorted(values))
     return Schedule(starts, tuple(values[start] for start in starts))
 
 

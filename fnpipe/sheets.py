@@ -12,7 +12,8 @@ from torch import Tensor
 
 from fnpipe import preview
 from fnpipe.cuts import make_batch
-from fnpipe.data.dataset import Dataset
+from fnpipe.data.dataset import Dataset, as_rows
+from fnpipe.keys import key
 from fnpipe.pipeline import Pipeline, pipe
 from fnpipe.stages.finish import finish
 from fnpipe.types import ArgumentError, Targets
@@ -117,9 +118,7 @@ def samples_before_and_after(
     data: Dataset, pipeline: Pipeline, ids: Sequence[int], *, seed: int = 0, epoch: int = 0
 ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
     """Labels and box sizes, in [0, 1], of the photos ``ids`` and of the images made of them."""
-    from fnpipe.keys import key
-
-    rows = torch.as_tensor([*ids])
+    rows = as_rows("ids", ids)
     subset = data.subset(rows).targets
     plan = pipeline.draw(key(seed=seed, epoch=epoch, sample=rows), data)
     moved = pipeline.annotate(plan, data)

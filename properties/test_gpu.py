@@ -1,7 +1,10 @@
 """The laws again on a GPU: eager, compiled and Triton there against eager on the CPU, in bits."""
 
 import itertools
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import scenes
@@ -220,6 +223,95 @@ def test_case_121_another_device_than_the_current_one() -> None:
     assert got.device == torch.device("cuda:1")
     assert torch.cuda.current_device() == 0
     assert_same_bits(pipeline.render(plan, sources), got.cpu())
+
+
+OTHER = """
+import sys, torch
+import fnpipe as fp
+from fnpipe.testing import assert_same_bits
+from pathlib import Path
+
+if __name__ == "__main__":
+    root = Path(sys.argv[1])
+    file = root / "annotations" / "instances_train2017.json"
+    data = fp.read_coco(file, root / "train2017", task="segment").subset(range(12))
+    train = fp.pipe(fp.mosaic(96), fp.masks(), fp.finish(torch.float16))
+    for cut in ("finished", "source", "plan"):
+        kind = "device" if cut == "plan" else "ram"
+        held = fp.pool(data, kind, device="cuda:1", progress=False)
+        loader = fp.Loader(
+            data, train, batch_size=4, seed=1, device="cuda:1", cut=cut, pool=held, workers=1,
+            worker_backend="eager",
+        )
+        with loader:
+            for batch in loader:
+                assert torch.cuda.current_device() == 0
+                expected = fp.make_batch(data, train, batch.ids.cpu(), seed=1)
+                assert_same_bits(expected, batch.to("cpu"), what=cut)
+                assert batch.images.device == batch.masks.device == torch.device("cuda:1")
+        del loader, held, batch
+    assert not torch._C._cuda_hasPrimaryContext(0), "half a gigabyte of a GPU that is not used"
+"""
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU here")
+def test_case_121_a_loader_of_another_gpu_takes_nothing_of_the_current_one(
+    shared_data: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "other.py").write_text(OTHER)
+    command = [sys.executable, str(tmp_path / "other.py"), str(shared_data / "coco")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.parametrize("cut", cuts.CUTS)
+@pytest.mark.parametrize("kind", ["instance", "overlap", "semantic"])
+def test_completing_a_parcel_waits_for_nothing(cut: str, kind: str) -> None:
+    """No number comes back to the host: torch raises for whatever would wait for one."""
+    from test_overs import Album, scribbles
+
+    corners = [torch.rand(5, 2, generator=torch.Generator().manual_seed(i)) * 60 for i in range(8)]
+    photos = [scenes.photo(64, 48 + i, seed=i) for i in range(4)]
+    album = Album(photos, scribbles([[ring] for ring in corners], sorted([*range(4)] * 2)))
+    train = fp.pipe(
+        fp.mosaic(96), fp.copy_paste(p=1.0, max_overlap=1.0), fp.mixup(p=0.5, alpha=1), HSV,
+        fp.masks(kind=kind),
+    )  # fmt: skip
+    held = pack_sources(album.images).to(CUDA) if cut == "plan" else None
+    for seed in range(2):  # of the first batch the canary looks at an image
+        at = key(seed=seed, epoch=0, sample=torch.arange(4))
+        drawn = cuts.draw(album, train, at)
+        sent = cuts.add_pixels(drawn, train, cut, "eager", album, None).to(CUDA)
+        torch.cuda.set_sync_debug_mode("error" if seed else "default")
+        try:
+            cuts.complete(sent, train, backend="triton", pool=held)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+
+def test_a_pool_of_more_than_two_to_the_32_words() -> None:
+    """Photos across and beyond every power of two at which an address could wrap: 17 GB."""
+    if torch.cuda.mem_get_info()[0] < 24 * 2**30:
+        pytest.skip("17 GB of the GPU's memory wanted")
+    pipeline = PIPELINES["mosaic"]
+    plan, sources = draw(pipeline)
+    starts = sources.offsets - 2
+    ends = torch.cat([starts[1:], torch.tensor([len(sources.words)])])
+    last = 2**32 + len(sources.words)
+    places = [0, 2**29 - 3, 2**30 - 5, 2**31 - 90, 2**31 + 3000, 2**31 + 9000, 2**32 - 400]
+    places += [2**32 + 4000, last - int(ends[-1] - starts[-1])]
+    words = torch.empty(last, dtype=torch.int32, device=CUDA)
+    for place, start, end in zip(places, starts.tolist(), ends.tolist(), strict=True):
+        words[place : place + end - start].copy_(sources.words[start:end])
+    wide = sources.replace(offsets=torch.tensor(places) + 2).to(CUDA).replace(words=words)
+    expected, moved = pipeline.render(plan, sources), plan.to(CUDA)
+    for backend in ("eager", "triton", "compiled"):
+        got = pipeline.render(moved, wide, backend=backend)
+        assert_same_bits(expected, got.cpu(), what=backend)
+    seen, local = windows.measure(sources.replace(offsets=torch.tensor(places) + 2), plan)
+    fetched = windows.fetch(seen.to(CUDA), words)
+    got = pipeline.render(local.to(CUDA), fetched, backend="triton")
+    assert_same_bits(expected, got.cpu(), what="windows")
 
 
 @pytest.mark.parametrize("kind", ["instance", "overlap", "semantic"])

@@ -1,7 +1,11 @@
 """Choosing a backend, refusing one, and the canary; nothing is compiled here."""
 
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -153,6 +157,20 @@ def test_who_gets_eager_images_unasked_is_warned(cut: str, monkeypatch: pytest.M
     assert choose_backends(pipeline, cut, cpu, "eager", "eager").worker == "eager"
     monkeypatch.setattr(numerics, "compiler", lambda: "/usr/bin/g++")
     assert choose_backends(pipeline, cut, cpu, None, None).worker == "package"
+
+
+def test_a_warning_of_a_loader_names_the_line_that_made_it(tmp_path: Path):
+    """In an interpreter of its own: the checks of shapes are frames, too."""
+    (tmp_path / "script.py").write_text(
+        "import fnpipe as fp\nfrom fnpipe import demo\n"
+        "fp.Loader(demo.load(), fp.pipe(fp.letterbox(8)), batch_size=2, seed=0)\n"
+    )
+    package = {"PYTHONPATH": str(Path(fp.__file__).parents[1]), "CXX": "no-compiler"}
+    command = [sys.executable, "script.py"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=tmp_path, env=os.environ | package
+    )
+    assert "script.py:3: UserWarning: images take 30 times as long" in done.stderr
 
 
 def test_the_fastest_on_a_gpu_is_triton_where_it_can_read_the_stages(

@@ -233,8 +233,15 @@ def test_a_plan_alone_wants_a_pool(data: Dataset):
     with pytest.raises(ArgumentError) as caught:
         load(data, cut="plan")
     assert str(caught.value) == (
-        "cut 'plan' wanted a pool on cpu, came none: pool=fnpipe.pool(data, 'device')"
+        "cut 'plan' wanted a pool on cpu, came none: pool=fnpipe.pool(data, 'device', device='cpu')"
     )
+
+
+def test_a_tensor_that_is_kept_keeps_its_batch_and_its_clone_does_not(data: Dataset):
+    batch = next(iter(load(data)))
+    whole = batch.images.untyped_storage()
+    assert batch.ids.untyped_storage().data_ptr() == whole.data_ptr()
+    assert batch.ids.clone().untyped_storage().nbytes() < whole.nbytes()
 
 
 def test_one_iterator_at_a_time(data: Dataset):

@@ -71,6 +71,37 @@ def test_what_rounds_in_its_own_way_is_found(fn: Callable[[Tensor], Tensor], ope
     assert HERE in finding.where
 
 
+@pytest.mark.parametrize(
+    ("fn", "option"),
+    [
+        (lambda x: torch.add(x, x, alpha=0.3), "alpha"),
+        (lambda x: torch.sub(x, x, alpha=0.3), "alpha"),
+        (lambda x: torch.rsub(x, 2.0, alpha=0.3), "alpha"),
+        (lambda x: torch.round(x, decimals=2), "decimals"),
+        (lambda x: torch.div(x, x, rounding_mode="floor"), "rounding_mode"),
+        (lambda x: torch.arange(0.0, 0.4, 0.1), "step"),
+    ],
+    ids=["add", "sub", "rsub", "round", "div", "arange"],
+)
+def test_an_option_that_makes_an_operation_another_is_found(
+    fn: Callable[[Tensor], Tensor], option: str
+):
+    """Inductor on the CPU gave other words than eager torch for each of these."""
+    (finding,) = audit(fn, torch.ones(4))
+    assert finding.reason == numerics.OPTIONS[option][1]
+
+
+def test_options_are_allowed_where_they_change_no_word():
+    def fn(x: Tensor) -> Tensor:
+        cut = torch.div(x, x, rounding_mode="trunc")[::2]
+        return torch.add(cut, torch.arange(0.5, 3.5, 2.0), alpha=1)
+
+    def whole(x: Tensor) -> Tensor:
+        return torch.div(torch.add(x, x, alpha=3), x, rounding_mode="floor")
+
+    assert found(fn) == found(whole, torch.ones(4, dtype=torch.int64)) == []
+
+
 def test_each_place_is_found():
     assert found(lambda x: (x / 3).exp() / 5) == ["div", "exp", "div"]
 
@@ -110,7 +141,11 @@ def test_words_are_compared_not_numbers():
 
 
 @pytest.mark.parametrize(
-    "dtype", [torch.uint8, torch.bool, torch.float16, torch.bfloat16, torch.float64, torch.int64]
+    "dtype",
+    [
+        *(torch.uint8, torch.bool, torch.int64, torch.float64),
+        *(torch.float16, torch.bfloat16, torch.float8_e4m3fn),
+    ],
 )
 def test_any_dtype_is_compared(dtype: torch.dtype):
     a = torch.tensor([[0, 1], [1, 1]]).to(dtype)

@@ -78,6 +78,11 @@ def at(sample: int, *, seed: int = 0, epoch: int = 0) -> fp.Key:
             "pipe: finish() must be last, came before hsv()",
         ),
         (
+            lambda: fp.pipe(fp.masks(), fp.masks(kind="overlap", name="more")),
+            "pipe: masks(kind='overlap', name='more') is the second masks, and a batch has one "
+            "kind of them",
+        ),
+        (
             lambda: fp.pipe(fp.flip),
             "pipe: wanted stages, came <class 'fnpipe.stages.geometry.flip'>; a function of three "
             "planes becomes one by fnpipe.pointwise(fn).drawn(...)",
@@ -88,7 +93,10 @@ def at(sample: int, *, seed: int = 0, epoch: int = 0) -> fp.Key:
             "becomes one by fnpipe.pointwise(fn).drawn(...)",
         ),
     ],
-    ids=["a name twice", "a layout later", "a finish earlier", "a class", "a function"],
+    ids=[
+        *("a name twice", "a layout later", "a finish earlier", "masks twice", "a class"),
+        "a function",
+    ],
 )
 def test_what_makes_no_pipeline_is_refused(make: Callable[[], Any], message: str):
     with pytest.raises(ArgumentError, match=f"^{re.escape(message)}$"):

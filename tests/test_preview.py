@@ -124,6 +124,12 @@ def test_a_hole_between_two_rings_stays_clear():
     assert not touched[36, 25]
 
 
+def test_a_ring_without_an_edge_is_not_drawn():
+    rings = Rings(torch.tensor([[9.0, 9.0]]), torch.tensor([0, 0, 1]), torch.tensor([0, 2]))
+    bare = preview.draw(photo(), one())
+    assert torch.equal(preview.draw(photo(), one(rings=rings)), bare)
+
+
 @pytest.mark.parametrize(("flag", "drawn"), [(0, False), (1, True), (2, True)])
 def test_a_missing_keypoint_is_not_drawn(flag: int, drawn: bool):
     image = photo()
@@ -198,8 +204,10 @@ def test_a_grid_draws_each_target_on_its_owner():
 @pytest.mark.parametrize("argument", ["columns", "cell"])
 def test_a_grid_of_nothing_is_refused(argument: str):
     options: dict[str, Any] = {argument: 0}
-    with pytest.raises(ArgumentError, match=f"^{argument} must be at least 1, got 0$"):
+    with pytest.raises(ArgumentError, match=f"^{argument} wanted an integer >= 1, came 0$"):
         preview.grid(batch(1), **options)
+    with pytest.raises(ArgumentError, match=r"^pictures wanted at least one, came none$"):
+        preview.grid(batch(0))
 
 
 def test_a_picture_is_saved_as_png(tmp_path):

@@ -63,7 +63,9 @@ def test_buckets_in_buckets_are_drawn_each_alone():
     assert min(found.values()) > 200  # 250 each, with a deviation of 14
 
 
-@pytest.mark.parametrize("values", [{}, {1: "a"}, {-1: "a", 0: "b"}, {0: "a", 0.5: "b"}])
+@pytest.mark.parametrize(
+    "values", [{}, {1: "a"}, {-1: "a", 0: "b"}, {0: "a", 0.5: "b"}, {0: 1, "9": 2}]
+)
 def test_a_schedule_begins_at_zero(values: Any):
     message = f"schedule wanted epochs from 0 on as keys, came {[*values]}"
     with pytest.raises(ArgumentError, match=f"^{re.escape(message)}$"):

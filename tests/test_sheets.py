@@ -68,6 +68,13 @@ def test_histograms_are_a_picture(data: fp.Dataset):
     assert sheets.counts(data, TRAIN, range(len(data))).shape == (3, 800, 1200)
 
 
+def test_no_photo_is_refused(data: fp.Dataset):
+    with pytest.raises(ArgumentError, match=r"^draw: wanted at least one sample, came none$"):
+        sheets.counts(data, TRAIN, [])
+    with pytest.raises(ArgumentError, match=r"^pictures wanted at least one, came none$"):
+        sheets.plain(data, [])
+
+
 def test_without_matplotlib_one_line_says_what_to_install(data, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
     with pytest.raises(ArgumentError, match=r"want Matplotlib: pip install 'fnpipe\[preview\]'$"):

@@ -36,6 +36,14 @@ def test_words_are_compared_not_values():
     assert difference([a], (a,)).startswith("it: structure ")
 
 
+def test_what_is_no_tensor_is_of_one_type_and_equal():
+    one = torch.tensor(1.0)
+    assert_same_bits([1, "a", None], [1, "a", None])
+    assert difference([1.0], [one]) == "it: leaf 0 is 1.0 against tensor(1.)"
+    assert difference([one], [1.0]) == "it: leaf 0 is tensor(1.) against 1.0"
+    assert difference([1], [True]) == "it: leaf 0 is 1 against True"
+
+
 def test_what_stands_outside_the_vocabulary_is_named_with_its_line():
     with pytest.raises(AssertionError, match=r"outside the vocabulary:\npow: .*r\*\*exponent"):
         prove(gamma)

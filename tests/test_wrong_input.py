@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from fnpipe.recipes import defaults
+
 
 SET_UP = """
 import json, sys
@@ -17,7 +19,7 @@ import fnpipe as fp
 from fnpipe import recipes
 from fnpipe.adapters.foreign import foreign
 from fnpipe.adapters.huggingface import finish_of, to_detr
-from fnpipe.adapters.torchvision import from_tv_tensors, to_detection
+from fnpipe.adapters.torchvision import from_tv_tensors, to_detection, to_tv_tensors
 from fnpipe.adapters.ultralytics import TrainLoader, to_ultralytics
 
 folder = Path(sys.argv[1])
@@ -49,6 +51,7 @@ NO_DATA = "ArgumentError: data wanted a data set, as fnpipe.read_coco gives one,
 NO_PIPE = "ArgumentError: pipeline wanted fnpipe.pipe(...), or a schedule or buckets of them, came "
 NO_RING = "wants outlines, and data has none: its reader's task='segment' reads them"
 NO_BATCH = "ArgumentError: batch wanted fnpipe.Batch, one of a loader's, came "
+NO_DRAW = "wanted a distribution, as fnpipe.uniform(low, high) is one, came "
 MASK = "of a mask take mask.nonzero().flatten()"
 SIZE = "size wanted pixels, one number or (height, width), each >= 1, came "
 WRONG = {
@@ -79,6 +82,7 @@ WRONG = {
     "load(train=fp.pipe(train, fp.masks()))": "ArgumentError: masks() " + NO_RING,
     "load(train=recipes.yolo(32, copy_paste=0.5))": "ArgumentError: copy_paste(p=0.5) " + NO_RING,
     "fp.pool('x', 'ram')": NO_DATA + "'x'",
+    "fp.pool(data, 'ram', workers=-1)": "ArgumentError: workers wanted an integer >= 0, came -1",
     "fp.bill(None)": NO_DATA + "None",
     "fp.prepare('x', longest=3)": NO_DATA + "'x'",
     "fp.prepare(data, longest='x')": "ArgumentError: longest wanted at least 1 pixel, came 'x'",
@@ -102,6 +106,14 @@ WRONG = {
     "fp.key(seed=0, epoch=0, sample=[1, 2])": "ArgumentError: sample: wanted integers in [0, "
     "4294967296), came [1, 2]; several are an int64 tensor",
     "fp.mosaic(1.5)": "ArgumentError: mosaic: " + SIZE + "1.5",
+    "fp.mosaic(64, tiles=4.0)": "ArgumentError: mosaic: tiles wanted 4 or 9, came 4.0",
+    "fp.erase(p=1.0, side=0.2)": "ArgumentError: erase: side wanted (least, most) shares of the "
+    "frame, came 0.2",
+    "fp.pointwise(3)": "ArgumentError: pointwise wanted a function of r, g, b and parameters, "
+    "came 3",
+    "fp.pointwise(lambda r, g, b, p: (r, g, b)).drawn(p=(0, 1))": "ArgumentError: <lambda>.drawn: "
+    "p " + NO_DRAW + "(0, 1)",
+    "fp.sometimes(0.5, 2.0, 1.0)": "ArgumentError: sometimes: then " + NO_DRAW + "2.0",
     "fp.letterbox(None)": "ArgumentError: letterbox: " + SIZE + "None",
     "train.explain(size=0)": "ArgumentError: explain: " + SIZE + "0",
     "fp.finish(torch.float32, mean=0.5)": "ArgumentError: finish: mean wanted three numbers, "
@@ -112,6 +124,7 @@ WRONG = {
     "integers, came torch.bool; " + MASK,
     "to_detection(load())": NO_BATCH + "Loader",
     "to_detr(None)": NO_BATCH + "NoneType",
+    "to_tv_tensors(None)": NO_BATCH + "NoneType",
     "to_ultralytics([])": NO_BATCH + "list",
     "TrainLoader(load(), 2, task='boxes')": "ArgumentError: task wanted one of detect, segment, "
     "pose, obb, came 'boxes'",
@@ -129,6 +142,8 @@ WRONG = {
     "recipes.from_dict('x')": "ArgumentError: wanted a table of a recipe or of stages, came 'x'",
     "recipes.from_dict({'recipe': ['yolo']})": "ArgumentError: no recipe ['yolo']; the nearest "
     "is 'yolo'",
+    "recipes.from_dict({'recipe': 'yolo', 5: 3})": "ArgumentError: yolo: no parameter 5; there are "
+    + ", ".join(["recipe", "imgsz", *defaults("yolo")]),
     "recipes.from_dict({'stages': 3})": "ArgumentError: stages wanted a list of tables, came 3",
     "recipes.from_dict({'stages': [3]})": "ArgumentError: a stage wanted the key 'stage', came 3",
     "recipes.from_toml(3)": "ArgumentError: from_toml wanted text or a pathlib.Path, came 3",
@@ -142,6 +157,7 @@ RIGHT = (
     "load(seed=np.int64(3))",
     "load(seed=torch.tensor(3))",
     "fp.make_batch(data, train, np.arange(2), seed=0)",
+    "load(train=fp.pipe(fp.letterbox(32), fp.erase(p=1.0, side=[0.1, 0.2])))",
 )
 
 
@@ -163,5 +179,5 @@ def test_a_message_says_what_was_wanted_and_what_came(said: dict[str, str], wron
 
 
 @pytest.mark.parametrize("right", RIGHT)
-def test_an_integer_of_another_library_is_one(said: dict[str, str], right: str):
+def test_what_means_the_same_is_taken(said: dict[str, str], right: str):
     assert said[right] == "nothing"

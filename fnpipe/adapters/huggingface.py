@@ -1,12 +1,11 @@
 """Hugging Face image processors: their pixel format, and the dict that their detectors eat."""
 
 from collections.abc import Mapping
-from itertools import pairwise
 from typing import Any
 
 import torch
 
-from fnpipe.adapters.planes import bare, check_batch
+from fnpipe.adapters.planes import bare, check_batch, spans
 from fnpipe.ops.annotate import select
 from fnpipe.stages.finish import finish
 from fnpipe.types import ArgumentError, Batch
@@ -51,9 +50,6 @@ def to_detr(batch: Batch) -> dict[str, Any]:
     scale = targets.boxes.new_tensor([1 / width, 1 / height])
     boxes = torch.cat([(low + high) * 0.5 * scale, (high - low) * scale], 1)
     area = (high - low).prod(1)
-    bounds = torch.searchsorted(
-        targets.owner, torch.arange(len(batch) + 1, device=targets.owner.device)
-    )
     size = torch.tensor([height, width], device=device)
     labels = [
         {
@@ -65,7 +61,7 @@ def to_detr(batch: Batch) -> dict[str, Any]:
             "size": size,
             "orig_size": size,
         }
-        for i, (start, stop) in enumerate(pairwise(bounds.tolist()))
+        for i, (start, stop) in enumerate(spans(targets, len(batch)))
     ]
     mask = torch.ones(len(batch), height, width, dtype=torch.int64, device=device)
     return {"pixel_values": batch.images, "pixel_mask": mask, "labels": labels}

@@ -141,7 +141,9 @@ class Feeds:
         return self.trainer.current_epoch
 
     def _options(self) -> dict[str, Any]:
-        options = {"device": self.trainer.strategy.root_device}
+        root = self.trainer.strategy.root_device
+        # To what is neither a host nor a CUDA device, the transfer hook moves batches.
+        options = {"device": root if root.type == "cuda" else torch.device("cpu")}
         # Overfitting means the same samples in every epoch.
         return options | ({"shuffle": False} if self.trainer.overfit_batches else {})
 

@@ -1,5 +1,7 @@
 """What bridges take of a batch: its rows, and planes of instances where they are wanted."""
 
+from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -17,6 +19,12 @@ def bare(targets: Targets) -> Targets:
     rings = targets.rings
     none = Rings(rings.points[:0], rings.ring_offsets[:1], torch.zeros_like(rings.instance_offsets))
     return targets.replace(rings=none)
+
+
+def spans(targets: Targets, images: int) -> Iterator[tuple[int, int]]:
+    """The rows of each image, from the first up to the last: a GPU is waited for once."""
+    places = torch.arange(images + 1, device=targets.owner.device)
+    return pairwise(torch.searchsorted(targets.owner, places).tolist())
 
 
 def instance_planes(batch: Batch, *, stride: int) -> Masks:

@@ -1,13 +1,12 @@
 """torchvision: what its detection models eat, and tv_tensors both ways. Only views and counting."""
 
-from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
 from torchvision import tv_tensors
 
-from fnpipe.adapters.planes import bare, check_batch, instance_planes
+from fnpipe.adapters.planes import bare, check_batch, instance_planes, spans
 from fnpipe.ops.annotate import select, take
 from fnpipe.types import ArgumentError, Batch, Rings, Sample, Targets
 
@@ -31,9 +30,6 @@ def to_detection(
         )
     kept = ~batch.targets.ignore
     targets = select(bare(batch.targets), kept)
-    bounds = torch.searchsorted(
-        targets.owner, torch.arange(len(batch) + 1, device=targets.owner.device)
-    )
     fields = {"boxes": targets.boxes, "labels": targets.labels + first_label}
     if targets.keypoints.shape[1]:
         fields["keypoints"] = targets.keypoints
@@ -41,7 +37,7 @@ def to_detection(
         fields["masks"] = instance_planes(batch, stride=1)[kept].view(torch.uint8)
     rows = [
         {name: values[start:stop] for name, values in fields.items()} | {"image_id": batch.ids[i]}
-        for i, (start, stop) in enumerate(pairwise(bounds.tolist()))
+        for i, (start, stop) in enumerate(spans(targets, len(batch)))
     ]
     return list(batch.images), rows
 
@@ -51,12 +47,14 @@ def to_tv_tensors(batch: Batch) -> list[tuple[Tensor, dict[str, Any]]]:
 
     The image is a tv_tensors.Image; ``boxes`` are XYXY; ``labels``, ``ids`` and ``ignore`` plain
     tensors; ``keypoints`` and ``quads`` [n, k, 2] are KeyPoints, the former with ``visibility``
-    [n, k] beside them.
+    [n, k] beside them. Errors: ArgumentError for what is no batch.
     """
+    check_batch(batch)
     size, targets = (int(batch.images.shape[2]), int(batch.images.shape[3])), bare(batch.targets)
+    rows = torch.arange(len(targets), device=targets.owner.device)
     return [
-        (tv_tensors.Image(image), _wrap(_of(targets, i), size))
-        for i, image in enumerate(batch.images)
+        (tv_tensors.Image(image), _wrap(take(targets, rows[start:stop]), size))
+        for image, (start, stop) in zip(batch.images, spans(targets, len(batch)), strict=True)
     ]
 
 
@@ -99,13 +97,6 @@ def from_tv_tensors(
         rings=Rings.empty(count),
     )
     return Sample(image.as_subclass(Tensor), moved, id, data)
-
-
-def _of(targets: Targets, image: int) -> Targets:
-    """The rows of one image."""
-    ends = torch.tensor([image, image + 1], device=targets.owner.device)
-    start, stop = torch.searchsorted(targets.owner, ends).tolist()
-    return take(targets, torch.arange(start, stop, device=targets.owner.device))
 
 
 def _wrap(own: Targets, size: tuple[int, int]) -> dict[str, Any]:

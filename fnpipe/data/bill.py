@@ -18,7 +18,7 @@ from fnpipe.types import DataError
 
 KINDS = ("ram", "disk", "device")
 TRIED = 16
-"""Photos decoded to tell how long all will take."""
+"""Photos at most that are decoded to tell how long all will take."""
 
 
 @dataclass(frozen=True)
@@ -61,11 +61,11 @@ def bill(data: Dataset, *, longest: int | None = None, folder: Path | str | None
     if longest is not None:
         data = prepare(data, longest=longest)
     wanted = entries(data)
-    tried = wanted.photos[:: max(1, len(wanted.photos) // TRIED)]
+    tried = wanted.photos[:: -(-len(wanted.photos) // TRIED) or 1]
     start = time.perf_counter()
     for photo in tried:
         try:
-            data.read(photo)
+            data.read_packed(photo)
         except DataError:  # an estimate leaves it to the pool to say so
             continue
     each = (time.perf_counter() - start) / max(1, len(tried))

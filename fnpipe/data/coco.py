@@ -147,10 +147,12 @@ def _check_photos(
     """The photos that can be read, by id, in the file's order."""
     sizes = scan_photos([root / file for file in files], notes, scan=scan, **options)
     photos: Photos = {}
+    ids: set[int] = set()
     for photo, file, size in zip(entries, files, sizes, strict=True):
+        _check_id(photo["id"], ids, "image")
+        ids.add(photo["id"])
         if size is None:
             continue
-        _check_id(photo["id"], photos, "image")
         said = photo.get("width", size[0]), photo.get("height", size[1])
         if scan == "trust":
             said = size = _said(photo)

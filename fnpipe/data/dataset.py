@@ -29,7 +29,8 @@ class Report:
     """What a reader found and what it did about it, once, at read time.
 
     ``counts`` maps a problem's name to how often it was met; ``lines`` says where, one problem a
-    line (file, row, what came, what was done), the first hundred of a kind.
+    line (file, row, what came, what was done), the first hundred of a kind, or with ``rows="drop"``
+    all.
     """
 
     counts: dict[str, int] = field(default_factory=dict)
@@ -126,7 +127,7 @@ class Dataset:
         """The photos ``indices``, in that order, as a data set of its own.
 
         ``targets.ids`` count the rows of the new one; ``image_ids`` stay. Errors: ArgumentError for
-        what is no integers, as a mask is none.
+        what is no integers, as a mask is none; IndexError for photos that there are not.
         """
         chosen = torch.arange(len(self))[as_rows("indices", indices)]
         rows, offsets = gather_ragged(self.offsets, chosen)
@@ -175,8 +176,17 @@ def reading(data: Dataset) -> str:
     return f"{kind.__module__}.{kind.__qualname__}{added!r}"
 
 
-def check_pool(pool: Any, data: Any) -> None:
-    """Errors: ArgumentError where a pool holds other photos than ``data``, or in other order."""
+def check_pool(pool: Any, data: Any, *, cut: str = "finished") -> None:
+    """Errors: ArgumentError where a pool holds other photos than ``data``, or in other order.
+
+    And for one on a GPU, all of it, where the host reads it: at every ``cut`` but the plan's.
+    """
+    whole = None if getattr(pool, "rest", None) is not None else getattr(pool, "sources", None)
+    if cut != "plan" and whole is not None and whole.words.is_cuda:
+        raise ArgumentError(
+            f"pool wanted one that the host can read, came one on {whole.words.device}: "
+            "fnpipe.pool(data, 'ram'), or for a loader cut='plan'"
+        )
     own = getattr(pool, "data", None)
     known = isinstance(own, Dataset)
     if known and not (isinstance(data, Dataset) and _same_photos(own, data)):

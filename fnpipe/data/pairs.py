@@ -75,7 +75,7 @@ def leads_out(name: str) -> bool:
     return os.path.isabs(name) or os.path.normpath(name).split(os.sep)[0] == ".."
 
 
-def check_pairs(root: Path, pairs: list[tuple[Path, Path]], notes: Notes) -> None:
+def check_pairs(root: Path, pairs: list[Pair], notes: Notes) -> None:
     """Each label file belongs to one photo, and there is one at all."""
     if not pairs:
         raise DataError(f"{root}: no photos")

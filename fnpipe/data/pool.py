@@ -36,8 +36,9 @@ from fnpipe.data.pool_order import (
 )
 from fnpipe.data.prepare import prepare
 from fnpipe.data.processes import Bar
+from fnpipe.ops.warp import join_sources
 from fnpipe.ops.windows import Windows, measure
-from fnpipe.types import ArgumentError, DataError, Plan, Sources
+from fnpipe.types import ArgumentError, DataError, Plan, Sources, Words, check_whole
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,25 +79,18 @@ class Pool:
         wanted = photos[photos >= 0].unique()
         if bool(self.held[wanted].all()):
             return self.sources, plan
-        words = [self._entry(i) for i in wanted.tolist()]
-        ends = torch.tensor([len(w) for w in words]).cumsum(0)
-        sources = self.sources.replace(
-            words=torch.cat(words),
-            offsets=torch.cat([ends.new_zeros(1), ends])[:-1] + 2,
-            sizes=self.sources.sizes[wanted],
-            origins=self.sources.origins[wanted],
-            strides=self.sources.strides[wanted],
-        )
+        sources = join_sources(map(self._entry, wanted.tolist()))
         rows = torch.searchsorted(wanted, photos.clamp(min=0).contiguous())
         return sources, plan.with_sources(torch.where(photos < 0, -1, rows))
 
-    def _entry(self, photo: int) -> Tensor:
-        """The words of a photo, decoded if it is not held."""
+    def _entry(self, photo: int) -> tuple[Words, tuple[int, int]]:
+        """The words of a photo, decoded if it is not held, and its width and height."""
         if self.held is not None and not self.held[photo]:
-            return self.data.read_packed(photo)[0]
+            return self.data.read_packed(photo)
         start = int(self.sources.offsets[photo]) - 2
         width, height = self.sources.sizes[photo].tolist()
-        return self.sources.words[start : start + 2 + (width + 2) * (height + 2)]
+        end = start + 2 + (width + 2) * (height + 2)
+        return self.sources.words[start:end], (width, height)
 
     def close(self) -> None:
         """Give the pool up: memory is free when the last tensor and process that has it is gone."""
@@ -221,6 +215,8 @@ def pool(
     check_choice("kind", kind, KINDS)
     check_choice("overflow", overflow, ("raise", "prefix"))
     check_choice("unreadable", unreadable, ("raise", "drop"))
+    if workers is not None:
+        check_whole("workers", workers, 0)
     if overflow == "prefix" and limit is None:
         raise ArgumentError("overflow='prefix' needs a limit")
     keep = kind == "disk" or (kind == "device" and folder is not None)

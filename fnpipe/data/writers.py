@@ -33,9 +33,11 @@ def write_images(
 ) -> None:
     """Save uint8 images [3, h, w] below ``folder``; a suffix names the format (PNG keeps bits).
 
-    Raises ``ArgumentError`` for a name that leads out of the folder, and where two are one.
+    Raises ``ArgumentError`` for a name that leads out of the folder, where two are one, and unless
+    there are as many as images.
     """
-    paths = _below(Path(folder), [*map(Path, file_names)])
+    names = _match("file_names", file_names, (), len(images))
+    paths = _below(Path(folder), [*map(Path, names)])
     for path, image in zip(paths, images, strict=True):
         path.parent.mkdir(parents=True, exist_ok=True)
         pillow.fromarray(image.cpu().permute(1, 2, 0).contiguous().numpy()).save(path)

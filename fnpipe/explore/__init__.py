@@ -12,29 +12,28 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
-import torch
 from PIL import Image as pillow
 
 from fnpipe import preview, recipes
+from fnpipe.cli.options import as_codes
 from fnpipe.cuts import make_batch
 from fnpipe.data.dataset import Dataset
-from fnpipe.pipeline import pipe
-from fnpipe.stages.finish import finish
 from fnpipe.types import ArgumentError
 
 
 APP = Path(__file__).with_name("app.py")
 RANGES: dict[str, tuple[float, float, float]] = {
     **{f"hsv_{c}": (0.0, top, 0.005) for c, top in (("h", 0.5), ("s", 1.0), ("v", 1.0))},
-    **dict.fromkeys(("degrees",), (0.0, 180.0, 1.0)),
-    **dict.fromkeys(("shear",), (0.0, 45.0, 0.5)),
-    **dict.fromkeys(("perspective",), (0.0, 0.002, 0.0001)),
-    **dict.fromkeys(("scale",), (0.0, 0.95, 0.05)),
-    **dict.fromkeys(("hue",), (0.0, 0.5, 0.005)),
-    **dict.fromkeys(("side",), (0.0, 32.0, 1.0)),
-    **dict.fromkeys(("translate", "flipud", "fliplr", "mosaic"), (0.0, 1.0, 0.05)),
+    "degrees": (0.0, 180.0, 1.0),
+    "shear": (0.0, 45.0, 0.5),
+    "perspective": (0.0, 0.002, 0.0001),
+    "scale": (0.0, 0.95, 0.05),
+    "hue": (0.0, 0.5, 0.005),
+    "side": (0.0, 32.0, 1.0),
     **dict.fromkeys(("saturation", "brightness", "contrast"), (0.0, 1.0, 0.005)),
-    **dict.fromkeys(("distort", "zoom", "visible"), (0.0, 1.0, 0.05)),
+    **dict.fromkeys(
+        ("translate", "flipud", "fliplr", "mosaic", "distort", "zoom", "visible"), (0.0, 1.0, 0.05)
+    ),
 }
 """Least, greatest and step of a parameter's slider."""
 
@@ -61,8 +60,7 @@ def picture(
     data: Dataset, chosen: Mapping[str, Any], index: int, *, seed: int, epoch: int
 ) -> bytes:
     """The sample as a model will see it, targets drawn on top: PNG."""
-    made = recipes.from_dict(chosen)
-    shown = pipe(*(s for s in made.stages if not isinstance(s, finish)), finish(torch.uint8))
+    shown = as_codes(recipes.from_dict(chosen))
     batch = make_batch(data, shown, [index], seed=seed, epoch=epoch)
     zoom = max(1.0, 640 / max(batch.images.shape[2:]))
     drawn = preview.draw(batch.images[0], batch.targets, names=data.names, zoom=zoom)

@@ -62,9 +62,11 @@ def exactly(device: Any) -> torch.device:
     try:
         found = torch.device(device)
     except (RuntimeError, TypeError):
-        raise ArgumentError(f"device wanted 'cpu' or 'cuda', came {device!r}") from None
-    if found.type != "cuda":
-        return found
+        found = None
+    if found is None or found.type not in ("cpu", "cuda"):
+        raise ArgumentError(f"device wanted 'cpu' or 'cuda', came {device!r}")
+    if found.type == "cpu":
+        return torch.device("cpu")  # where a tensor is that was made on "cpu:0"
     if not torch.cuda.is_available():
         raise ArgumentError(f"device {device!r}: torch finds no GPU here; take device='cpu'")
     if ":" not in str(found):

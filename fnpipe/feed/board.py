@@ -10,12 +10,9 @@ from torch import Tensor
 from fnpipe.feed.slab import share
 
 
-FIELDS = (
-    *("pid", "stream", "done", "epoch", "step", "sample", "since"),
-    *("draw", "read", "render", "pack"),
-)
-"""One row a worker: what it is at, since when; then nanoseconds a part of the work, summed up."""
 PARTS = ("draw", "read", "render", "pack")
+FIELDS = ("pid", "stream", "done", "epoch", "step", "sample", "since", *PARTS)
+"""One row a worker: what it is at, since when; then nanoseconds a part of the work, summed up."""
 AT = {name: place for place, name in enumerate(FIELDS)}
 
 

@@ -6,7 +6,7 @@ is asked for: not before, and not in an epoch that it does not belong to.
 
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -101,8 +101,11 @@ def replace_failing(job: Job, address: Address, ids: Tensor) -> tuple[Tensor, tu
 
 
 def blame(job: Job, address: Address, sample: int) -> tuple[str, Exception] | None:
-    """The first part of the work that fails for one sample alone, and its error; None if none."""
-    ids = torch.tensor([sample])
+    """The first part of the work that fails for one sample alone, and its error; None if none.
+
+    Eagerly: a sample alone may have a size that no other has, and a package takes half a minute.
+    """
+    job, ids = replace(job, backend="eager"), torch.tensor([sample])
     try:
         job.prepare(address, ids=ids)
     except Exception as error:

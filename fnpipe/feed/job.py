@@ -1,7 +1,7 @@
 """The work behind an address: from (epoch, step) to a parcel."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from time import monotonic_ns
 from typing import Any, TypeVar
 
@@ -13,12 +13,10 @@ from fnpipe import cuts
 from fnpipe.data.dataset import Dataset
 from fnpipe.feed.addresses import Address, Epochs
 from fnpipe.feed.board import Line
-from fnpipe.feed.slab import GROWTH, SMALL
 from fnpipe.keys import key
-from fnpipe.packing import packed
 from fnpipe.pipeline import Pipeline
-from fnpipe.schedules import value_at, values_of
-from fnpipe.types import ArgumentError, Empty, Image, Plan, Sources, Words
+from fnpipe.schedules import value_at
+from fnpipe.types import Empty, Image, Plan, Sources, Words
 
 
 Photo = TypeVar("Photo")
@@ -87,32 +85,6 @@ class Job:
         )
         line.spend("render", start + line["read"] - read)
         return parcel
-
-
-def largest(job: Job) -> int:
-    """Bytes of the largest first parcel of any of a job's pipelines."""
-    jobs = [replace(job, recipe=pipeline) for pipeline in values_of(job.recipe)]
-    return max(packed(each.prepare(Address(0, 0))).buffer.numel() for each in jobs)
-
-
-def batches_within(job: Job, memory: int, prefetch: int, workers: int, device: torch.device) -> int:
-    """Batches that each worker may be ahead, ``prefetch`` at most, so that all take ``memory``.
-
-    Errors: ArgumentError where not even one fits.
-    """
-    one = largest(job)
-    one += SMALL if one >= SMALL else 0  # pixels are made where there is room for the rest
-    if device.type == "cuda":  # places, one more than batches ahead, with room to grow
-        one = int(one * GROWTH)
-        fits, least = memory // one // workers - 1, 2 * workers * one
-    else:  # two are with the loader: one used, one on its way
-        fits, least = (memory // one - 2) // workers, (workers + 2) * one
-    if fits < 1:
-        raise ArgumentError(
-            f"memory wanted {least:,} bytes at least, for {workers} workers and batches of "
-            f"{one:,}, came {memory:,}"
-        )
-    return min(prefetch, fits)
 
 
 class _TimedPhotos:

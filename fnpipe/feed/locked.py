@@ -16,7 +16,8 @@ READ_ONLY = 8
 class Locked:
     """Memory whose pages are locked as long as this lives: 4 GB take 0.3 to 0.4 s.
 
-    ``error`` says why they cannot be, and is empty where they are.
+    Locked by the current GPU, for every GPU: one that is not used would get a context of its own,
+    half a gigabyte. ``error`` says why they cannot be, and is empty where they are.
     """
 
     def __init__(self, memory: Tensor, *, read_only: bool = False) -> None:
@@ -26,14 +27,16 @@ class Locked:
         error = runtime.cudaHostRegister(memory.data_ptr(), memory.nbytes, flags)
         self.error: str = str(error) if int(error) else ""
         if not self.error:
-            weakref.finalize(self, _unlock, memory, os.getpid()).atexit = False
+            owner = os.getpid(), torch.cuda.current_device()
+            weakref.finalize(self, _unlock, memory, *owner).atexit = False
             return
         with contextlib.suppress(RuntimeError):  # CUDA tells of it once more, at the next launch
             torch.zeros(1, device="cuda")
 
 
-def _unlock(memory: Tensor, owner: int) -> None:
-    if os.getpid() != owner:  # a forked child has no CUDA
+def _unlock(memory: Tensor, process: int, device: int) -> None:
+    if os.getpid() != process:  # a forked child has no CUDA
         return
     runtime: Any = torch.cuda.cudart()
-    runtime.cudaHostUnregister(memory.data_ptr())
+    with torch.cuda.device(device):
+        runtime.cudaHostUnregister(memory.data_ptr())

@@ -1,7 +1,7 @@
 """What a worker makes of an address, and how it gets to the loader."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from time import monotonic_ns
 from typing import Any, NamedTuple
@@ -11,13 +11,16 @@ from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import get_worker_info
 
+from fnpipe.cuts import Parcel
 from fnpipe.feed.addresses import Address
 from fnpipe.feed.ahead import Drawing
 from fnpipe.feed.board import Board, Line
 from fnpipe.feed.failures import Failure, Replaced, failure, replace_failing
 from fnpipe.feed.job import Job
-from fnpipe.feed.slab import SMALL, Slab, shared_memory
+from fnpipe.feed.slab import GROWTH, SMALL, Slab, shared_memory
 from fnpipe.packing import Packed, Slot, packed
+from fnpipe.schedules import values_of
+from fnpipe.types import ArgumentError, DataError
 
 
 class Sent(NamedTuple):
@@ -153,3 +156,39 @@ class Place:
     def _take(self, count: int, *, dtype: torch.dtype) -> Tensor:
         place = self._slab.take(self._worker, count)
         return shared_memory(count) if place is None else place
+
+
+def largest(job: Job) -> int:
+    """Bytes of the largest first parcel of any of a job's pipelines."""
+    jobs = [replace(job, recipe=pipeline) for pipeline in values_of(job.recipe)]
+    return max(packed(_first(each)).buffer.numel() for each in jobs)
+
+
+def _first(job: Job) -> Parcel:
+    """A job's first parcel; a photo that fails is replaced: it is told of when its batch is due."""
+    at = Address(0, 0)
+    try:
+        return job.prepare(at)
+    except DataError:
+        ids, _ = replace_failing(job, at, job.ids(at))
+        return job.prepare(at, ids=ids)
+
+
+def batches_within(job: Job, memory: int, prefetch: int, workers: int, device: torch.device) -> int:
+    """Batches that each worker may be ahead, ``prefetch`` at most, so that all take ``memory``.
+
+    Errors: ArgumentError where not even one fits.
+    """
+    one = largest(job)
+    one += SMALL if one >= SMALL else 0  # pixels are made where there is room for the rest
+    if device.type == "cuda":  # places, one more than batches ahead, with room to grow
+        one = int(one * GROWTH)
+        fits, least = memory // one // workers - 1, 2 * workers * one
+    else:  # two are with the loader: one used, one on its way
+        fits, least = (memory // one - 2) // workers, (workers + 2) * one
+    if fits < 1:
+        raise ArgumentError(
+            f"memory wanted {least:,} bytes at least, for {workers} workers and batches of "
+            f"{one:,}, came {memory:,}"
+        )
+    return min(prefetch, fits)

@@ -17,10 +17,11 @@ from fnpipe.types import ArgumentError, Sources
 def device_pool(pool: Any, device: torch.device) -> Sources:
     """The sources of a pool on ``device``. Errors: ArgumentError where there are none."""
     sources = getattr(pool, "sources", None)
-    if sources is None or sources.words.device.type != device.type:
+    if sources is None or sources.words.device != device:
         came = "none" if sources is None else f"one on {sources.words.device}"
         raise ArgumentError(
-            f"cut 'plan' wanted a pool on {device}, came {came}: pool=fnpipe.pool(data, 'device')"
+            f"cut 'plan' wanted a pool on {device}, came {came}: "
+            f"pool=fnpipe.pool(data, 'device', device='{device}')"
         )
     return sources
 
@@ -42,7 +43,8 @@ def map_pool(pool: Any, device: torch.device, *, cut: str) -> Locked | None:
     if not whole or device.type != "cuda" or find_spec("triton") is None:
         return None
     if pool not in _LOCKED:
-        locked = Locked(pool.sources.words, read_only=True)
+        with torch.cuda.device(device.index):
+            locked = Locked(pool.sources.words, read_only=True)
         if locked.error:
             warnings.warn(
                 f"workers copy windows: the GPU cannot read the pool ({locked.error})", stacklevel=3

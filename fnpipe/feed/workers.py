@@ -133,7 +133,8 @@ class Workers:
             signal_handling._remove_worker_pids(id(stream))  # pyright: ignore
             stream._worker_pids_set = False  # type: ignore[attr-defined]
         if slab is not None and on_gpu:
-            slab.lock_pages()
+            with torch.cuda.device(self.device.index):
+                slab.lock_pages()
 
     def _rest(self) -> None:
         """Wait until every worker has finished the batch that it is at."""
@@ -174,7 +175,8 @@ class Workers:
         slab = self._parcels.slab
         assert slab is not None
         if left.segment is not None:
-            slab.learn(left.worker, left.place, left.segment)
+            with torch.cuda.device(self.device.index):
+                slab.learn(left.worker, left.place, left.segment)
         buffer = slab.view(left.worker, left.place, left.size)
         place = left.worker, left.place
         if self.device.type != "cuda":

@@ -14,7 +14,7 @@ from fnpipe.ops.annotate import annotate, concatenate, select, take
 from fnpipe.ops.occlude import occlude
 from fnpipe.ops.points import bounds, gather_ragged
 from fnpipe.ops.raster import masks
-from fnpipe.types import Offsets, Over, Plan, Rings, Targets
+from fnpipe.types import ArgumentError, Offsets, Over, Plan, Rings, Targets
 
 
 Instances = Int64[Tensor, "m 2"]
@@ -51,12 +51,14 @@ def annotate_layers(
 
     Each image has first what it shows itself, then what each layer brings, in order. What a layer
     covers is taken off all beneath (:func:`fnpipe.ops.occlude.occlude`); what is mixed stays whole,
-    of both. ``min_visible`` and ``min_side`` decide last.
+    of both. ``min_visible`` and ``min_side`` decide last. Raises ArgumentError for a layer whose
+    rings are bits already.
     """
     flip = tuple(keypoint_flip)
     made = annotate(plan, targets, offsets, keypoint_flip=flip)
     for over in plan.overs:
-        assert isinstance(over.cover, Rings)
+        if not isinstance(over.cover, Rings):
+            raise ArgumentError("annotate: a layer wanted rings, came their bits; draw it anew")
         brought = _brought(over, targets, flip)
         made = join([occlude(made, over.cover), brought])
     side = (made.boxes[:, 2:] - made.boxes[:, :2]).amin(1)

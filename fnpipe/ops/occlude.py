@@ -14,8 +14,8 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from fnpipe.ops.annotate import add_corners
-from fnpipe.ops.points import bounds, gather_ragged
+from fnpipe.ops.annotate import add_corners, take_rings
+from fnpipe.ops.points import bounds
 from fnpipe.ops.runs import Grid, Runs, fill, grid_round, holds, spread, subtract
 from fnpipe.ops.trace import trace
 from fnpipe.types import Keypoints, Rings, Targets
@@ -65,7 +65,7 @@ def _lessen(
     traced = _retrace(rest[(less & seen & ringed)[rest // grid.area]], grid, len(rows))
     place = torch.arange(len(targets))
     place[rows[torch.from_numpy(less)]] = len(targets) + torch.from_numpy(np.flatnonzero(less))
-    rings = pick(_join(targets.rings, traced), place)
+    rings = take_rings(_join(targets.rings, traced), place)
     return targets.replace(boxes=boxes, visible=visible, rings=rings)
 
 
@@ -104,14 +104,7 @@ def outlines(targets: Targets, rows: Int64[Tensor, " q"]) -> Rings:
     bare = (targets.rings.instance_offsets.diff() == 0).nonzero().squeeze(1)
     place = torch.arange(len(targets))
     place[bare] = len(targets) + torch.arange(len(bare))
-    return pick(add_corners(targets, bare), place[rows])
-
-
-def pick(rings: Rings, rows: Int64[Tensor, " q"]) -> Rings:
-    """The rings of some instances, in the order asked for."""
-    ring, instance_offsets = gather_ragged(rings.instance_offsets, rows)
-    point, ring_offsets = gather_ragged(rings.ring_offsets, ring)
-    return Rings(rings.points.index_select(0, point), ring_offsets, instance_offsets)
+    return take_rings(add_corners(targets, bare), place[rows])
 
 
 def _under(targets: Targets, cover: Rings) -> Int64[Tensor, " q"]:

@@ -34,6 +34,14 @@ DTYPES = {
     torch.bfloat16: tl.bfloat16,
     torch.float32: tl.float32,
 }
+MOST = 65_535
+"""Images of a batch: more than that a CUDA grid's second and third axes do not count."""
+
+
+def check_count(count: int) -> None:
+    """Errors: ArgumentError for a batch of more images than one launch takes."""
+    if count > MOST:
+        raise ArgumentError(f"backend 'triton' wanted {MOST:,} images at most, came {count:,}")
 
 
 @triton.jit
@@ -189,12 +197,14 @@ def paint_fused(
 
     The same bytes as :func:`fnpipe.ops.render.paint` and ``finish``. ``colors[i]`` [b, q] are the
     i-th stage's parameters; ``block`` is (lanes, warps) of a program. Errors: ArgumentError where
-    the planes are not on a CUDA device; ``Unreadable`` for a stage that Triton cannot read.
+    the planes are not on a CUDA device, or more than ``MOST``; ``Unreadable`` for a stage that
+    Triton cannot read.
     """
     if not (planes.is_cuda or INTERPRETED):
         raise ArgumentError(f"paint: Triton wants planes on a CUDA device, got {planes.device}")
     planes = planes.contiguous()
     count, _, height, width = planes.shape
+    check_count(count)
     layout = (count, height, width, 3) if how.channels_last else (count, 3, height, width)
     out = torch.empty(layout, dtype=how.dtype, device=planes.device)
     kernel = build(chain, tuple(p.shape[1] for p in colors))

@@ -31,9 +31,17 @@ from torch import Tensor
 from fnpipe.ops import warp
 from fnpipe.ops.layers import rasterized
 from fnpipe.ops.layers_triton import layer_pointers, layer_tensors, with_layers
-from fnpipe.ops.pixel_triton import DTYPES, calls, cast, finished, pack_halves, three
+from fnpipe.ops.pixel_triton import (
+    DTYPES,
+    calls,
+    cast,
+    check_count,
+    finished,
+    pack_halves,
+    three,
+)
 from fnpipe.ops.reread import INTERPRETED, define, reread
-from fnpipe.ops.warp_triton import kind_of, look, numbers_of, place, seams, taps, tile_of
+from fnpipe.ops.warp_triton import held, kind_of, look, numbers_of, place, seams, taps, tile_of
 from fnpipe.types import ArgumentError, Finish, Plan, Sources
 
 
@@ -84,10 +92,10 @@ PARAMETERS
             store(out, left, top + step * STEP, height, width, r, g, b, r, g, b, LAYOUT)
     elif whole & level:
         start, stride = numbers[0], numbers[14]
-        column0, wx0 = place(x0, numbers[1], numbers[3], numbers[12])
-        column1, wx1 = place(x1, numbers[1], numbers[3], numbers[12])
+        column0, wx0 = place(held(x0, near_x, far_x, EVEN), numbers[1], numbers[3], numbers[12])
+        column1, wx1 = place(held(x1, near_x, far_x, EVEN), numbers[1], numbers[3], numbers[12])
         for step in range(STEPS):
-            line, wy = place(y, numbers[5], numbers[6], numbers[13])
+            line, wy = place(held(y, near_y, far_y, EVEN), numbers[5], numbers[6], numbers[13])
             above = start + line * stride
             below = above + stride
             r0, g0, b0 = taps(above + column0, below + column0, wx0, wy)
@@ -198,8 +206,9 @@ def build(
     names = {f"color{i}": reread(fn) for i, fn in enumerate(chain)}
     pointers += layer_pointers(layers)
     names = {
-        "tl": tl, "FILL": FILL, "kind_of": kind_of, "look": look, "numbers_of": numbers_of,
-        "place": place, "seams": seams, "store": store, "taps": taps, "tile_of": tile_of,
+        "tl": tl, "FILL": FILL, "held": held, "kind_of": kind_of, "look": look,
+        "numbers_of": numbers_of, "place": place, "seams": seams, "store": store, "taps": taps,
+        "tile_of": tile_of,
         "shade": define("shade", shade, {"tl": tl, "finished": finished, **names}),
     }  # fmt: skip
     source = with_layers(KERNEL, layers, names)
@@ -222,8 +231,8 @@ def render_fused(
 
     ``block`` is (pairs of columns, rows a step, steps, warps) of a program; it changes speed only.
     Everything must be on one CUDA device (or on the CPU in Triton's interpreter). Errors:
-    ArgumentError where it is not; :class:`fnpipe.ops.reread.Unreadable` for a colour stage that
-    Triton cannot read.
+    ArgumentError where it is not, and for more images than a launch takes;
+    :class:`fnpipe.ops.reread.Unreadable` for a colour stage that Triton cannot read.
     """
     words = sources.words
     if not (words.is_cuda or INTERPRETED):
@@ -234,6 +243,7 @@ def render_fused(
         )
     plan = rasterized(plan)
     count = len(plan)
+    check_count(count)
     height, width = plan.size
     layout = (count, height, width, 3) if how.channels_last else (count, 3, height, width)
     out = torch.empty(layout, dtype=how.dtype, device=words.device)

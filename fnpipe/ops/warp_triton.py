@@ -62,6 +62,18 @@ def place(x, scale, shift, bias):
 
 
 @triton.jit
+def held(x, near, far, EVEN: tl.constexpr):
+    """Positions x, those of lanes past the frame moved to the block's last ones in it.
+
+    A level block looks without asking whether a point is inside. Past the frame one may not be: of
+    the buffer's last photo it lies behind the buffer, where there need be no memory.
+    """
+    if EVEN:
+        return x
+    return tl.minimum(tl.maximum(x, tl.minimum(near, far)), tl.maximum(near, far))
+
+
+@triton.jit
 def bounds(near_x, far_x, near_y, far_y, a, b, c):
     """The least and the greatest of :func:`linear` over a block, from its first and last pixels.
 

@@ -94,7 +94,9 @@ def to_dict(pipeline: Pipeline) -> dict[str, Any]:
 
 
 def from_toml(text: str | Path) -> tasks.Recipe:
-    """:func:`from_dict` of TOML: a ``Path`` to a file, or the text itself. Errors: ArgumentError.
+    """:func:`from_dict` of TOML: a ``Path`` to a file, or the text itself.
+
+    Errors: ArgumentError, and OSError for a file that cannot be read.
 
     >>> from_toml('recipe = "yolo"\\nimgsz = 640\\ndegree = 10')
     Traceback (most recent call last):
@@ -141,7 +143,7 @@ def _pick(kind: str, name: Any, known: Mapping[str, Any]) -> Any:
 def _check_names(what: str, given: Iterable[str], known: list[str]) -> None:
     for name in given:
         if name not in known:
-            raise ArgumentError(f"{what}: no parameter {name!r}; {nearest(name, known)}")
+            raise ArgumentError(f"{what}: no parameter {name!r}; {nearest(str(name), known)}")
 
 
 def _stage(row: Mapping[str, Any]) -> Any:

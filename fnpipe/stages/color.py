@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
-from inspect import signature
+from inspect import isfunction, signature
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -55,6 +55,8 @@ class sometimes:
 
     def __post_init__(self) -> None:
         check_probability("sometimes", "p", self.p)
+        _check_drawable("sometimes: then", self.then)
+        check_number("sometimes", "otherwise", self.otherwise, -1e30)
 
     def draw(self, key: Key) -> Float64[Tensor, " b"]:
         own = fold_in(key, "sometimes")
@@ -76,6 +78,10 @@ class pointwise:
     fn: Callable[..., Planes]
 
     def __post_init__(self) -> None:
+        if not isfunction(self.fn):
+            raise ArgumentError(
+                f"pointwise wanted a function of r, g, b and parameters, came {self.fn!r:.80}"
+            )
         if len(signature(self.fn).parameters) < 3:
             raise ArgumentError(
                 f"pointwise: {self.fn.__qualname__} wanted to take r, g, b and its parameters, "
@@ -99,7 +105,8 @@ class pointwise:
     def drawn(self, *, name: str | None = None, **draws: Distribution | float) -> "color":
         """A stage that draws each parameter by its distribution, or takes a number as it is.
 
-        Errors: ArgumentError where the names are not the function's parameters.
+        Errors: ArgumentError where the names are not the function's parameters, and for what is
+        neither.
         """
         wanted = list(signature(self.fn).parameters)[3:]
         if set(draws) != set(wanted):
@@ -111,6 +118,8 @@ class pointwise:
             (n, uniform(d, d) if isinstance(d, int | float) else d)
             for n, d in ((n, draws[n]) for n in wanted)
         )
+        for n, d in fixed:
+            _check_drawable(f"{self.fn.__qualname__}.drawn: {n}", d)
         return color(self, fixed, name or self.fn.__name__)
 
 
@@ -280,6 +289,14 @@ class posterize:
     @property
     def color(self) -> Callable[..., Planes]:
         return pixel.posterize
+
+
+def _check_drawable(what: str, given: Any) -> None:
+    """Errors: ArgumentError for what is no distribution."""
+    if isinstance(given, type) or not isinstance(given, Distribution):
+        raise ArgumentError(
+            f"{what} wanted a distribution, as fnpipe.uniform(low, high) is one, came {given!r:.80}"
+        )
 
 
 def _draw(key: Key, name: str, p: float, low: float, high: float, otherwise: float) -> Row:

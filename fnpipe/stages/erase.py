@@ -7,7 +7,7 @@ import torch
 from fnpipe.keys import Key, fold_in, uniform
 from fnpipe.ops.layers import only, rectangles
 from fnpipe.stages.stage import Scene, check_number, check_probability, stage
-from fnpipe.types import ArgumentError, Over, Plan
+from fnpipe.types import ArgumentError, Over, Plan, check_whole
 
 
 @stage
@@ -35,14 +35,15 @@ class erase:
 
     def __post_init__(self) -> None:
         check_probability("erase", "p", self.p)
-        if isinstance(self.count, bool) or not isinstance(self.count, int) or self.count < 1:
-            raise ArgumentError(f"erase: count wanted a whole number >= 1, came {self.count!r}")
-        for share in self.side:
+        check_whole("erase: count", self.count, 1)
+        pair = tuple(self.side) if isinstance(self.side, tuple | list) else ()
+        for share in pair:
             check_number("erase", "side", share, 0.0, 1.0)
-        if len(self.side) != 2 or self.side[0] > self.side[1]:
+        if len(pair) != 2 or pair[0] > pair[1]:
             raise ArgumentError(
                 f"erase: side wanted (least, most) shares of the frame, came {self.side!r}"
             )
+        object.__setattr__(self, "side", pair)
 
     def lay(self, key: Key, plan: Plan, scene: Scene) -> Over:
         u = uniform(fold_in(key, "rectangles"), self.count, 4)

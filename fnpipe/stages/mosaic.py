@@ -35,7 +35,7 @@ class mosaic:
     def __post_init__(self) -> None:
         as_size("mosaic", self.size)
         check_probability("mosaic", "p", self.p)
-        if self.tiles not in (4, 9):
+        if self.tiles not in (4, 9) or type(self.tiles) is not int:
             raise ArgumentError(f"mosaic: tiles wanted 4 or 9, came {self.tiles!r}")
 
     def place(self, key: Key, sizes: Sizes) -> Placed:

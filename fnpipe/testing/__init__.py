@@ -32,8 +32,9 @@ def assert_same_bits(expected: Any, got: Any, *, what: str = "") -> None:
     right, other = pytree.tree_flatten(got)
     assert shape == other, f"{what}: structure {shape} against {other}"
     for place, (a, b) in enumerate(zip(left, right, strict=True)):
-        if not isinstance(a, Tensor):
-            assert a == b, f"{what}: leaf {place} is {a!r} against {b!r}"
+        if not (isinstance(a, Tensor) and isinstance(b, Tensor)):
+            same = type(a) is type(b) and a == b
+            assert same, f"{what}: leaf {place} is {a!r} against {b!r}"
             continue
         assert a.dtype == b.dtype, f"{what}: leaf {place} is {a.dtype} against {b.dtype}"
         assert a.shape == b.shape, f"{what}: leaf {place} is {a.shape} against {b.shape}"

@@ -6,6 +6,7 @@ import pytest
 
 from fnpipe.__main__ import main
 from fnpipe.data.bill import bill
+from fnpipe.data.dataset import Dataset
 
 
 def test_the_bill_is_shown_before_anything_is_made(write_photos, tmp_path: Path):
@@ -23,6 +24,16 @@ def test_the_bill_is_shown_before_anything_is_made(write_photos, tmp_path: Path)
     assert lines[2] == f"about 0 s to build on {due.cores} cores"
     assert [line.split()[0] for line in lines[3:]] == ["ram", "disk", "device"]
     assert all(isinstance(due.free[kind], int) for kind in ("ram", "disk"))
+
+
+@pytest.mark.parametrize(("count", "every"), [(1, 1), (16, 1), (31, 2)])
+def test_sixteen_photos_at_most_are_decoded_as_a_pool_does(
+    write_photos, count: int, every: int, monkeypatch: pytest.MonkeyPatch
+):
+    data, decode, tried = write_photos(count), Dataset.read_packed, []
+    monkeypatch.setattr(Dataset, "read_packed", lambda self, i: tried.append(i) or decode(self, i))
+    bill(data)
+    assert tried == [*range(0, count, every)]
 
 
 def test_a_bill_says_what_is_short(write_photos):

@@ -290,6 +290,11 @@ def test_what_cannot_be_understood_is_named(load_coco, task: str, annotation: di
             "image 1: two have this id",
         ),
         (
+            '{"images": [{"id": 1, "file_name": "gone.png"}, {"id": 1, "file_name": "a.png"}],'
+            '"annotations": [], "categories": []}',
+            "image 1: two have this id",
+        ),
+        (
             '{"images": [], "annotations": [], "categories": [{"id": 1}, {"id": 1}]}',
             "category 1: two have this id",
         ),

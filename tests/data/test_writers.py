@@ -221,6 +221,13 @@ def test_nothing_is_written_over_photos_and_their_labels(load_coco, tmp_path: Pa
     assert (photos / "a.txt").read_text() == "a user's own"
 
 
+def test_as_many_names_as_images_are_wanted(tmp_path: Path):
+    images = torch.zeros(2, 3, 4, 4, dtype=torch.uint8)
+    with pytest.raises(ArgumentError, match="file_names: wanted 2, got 1"):
+        write_images(tmp_path, images, file_names=["a.png"])
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_two_photos_of_one_label_file_are_refused(write_photos, tmp_path: Path):
     data, out = write_photos(2), tmp_path / "out"
     names = ["b/../a.jpg", "a.png"]

@@ -18,6 +18,7 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     ("given", "meant"),
     [
         ("cpu", torch.device("cpu")),
+        ("cpu:0", torch.device("cpu")),
         ("cuda", torch.device("cuda", 1)),
         ("cuda:0", torch.device("cuda", 0)),
         (torch.device("cuda", 0), torch.device("cuda", 0)),
@@ -26,6 +27,14 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_cuda_alone_is_the_current_gpu(two_gpus: None, given: object, meant: torch.device):
     assert exactly(given) == meant
+
+
+@pytest.mark.parametrize("given", ["mps", "meta", torch.device("xpu", 0), "gpu", None])
+def test_a_device_of_another_kind_is_refused(given: object):
+    """Nothing would go there: batches would stay on the host."""
+    with pytest.raises(ArgumentError) as caught:
+        exactly(given)
+    assert str(caught.value) == f"device wanted 'cpu' or 'cuda', came {given!r}"
 
 
 def test_a_gpu_that_is_not_there_is_refused(two_gpus: None):

@@ -1,5 +1,6 @@
 """A sample that fails: who it is, at what, how to see it again, and who takes its place."""
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from PIL import Image as pillow
 from torch import Tensor
 
 import fnpipe as fp
+from fnpipe import numerics
 from fnpipe.data.dataset import Dataset
 from fnpipe.feed.addresses import Address, Epochs
 from fnpipe.feed.failures import Failure, blame, replace_failing
@@ -46,6 +48,33 @@ def angry(r: Tensor, g: Tensor, b: Tensor, mood: Tensor) -> Any:
     if float(mood.max()) > 0.5:
         raise ZeroDivisionError("too angry")
     return r, g, b
+
+
+def test_a_photo_that_fails_in_the_first_batch_is_told_of_when_it_is_due(broken: Dataset):
+    """Not when the loader is made, which makes a parcel to see how large they are."""
+    options: dict[str, Any] = {"memory": 10**9, "shuffle": False}
+    replacing = load(broken, **options, on_error="replace")
+    assert [len(batch) for batch in replacing] == [5, 5]
+    assert [each.sample for each in replacing.replaced] == [3, 6]
+    raising = iter(load(broken, **options))
+    with pytest.raises(DataError, match=r"^no worker, epoch 0, step 0, sample 3 "):
+        next(raising)
+
+
+def test_to_find_who_failed_builds_no_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Photos of many sizes in a pipeline that gives them none are told of at once."""
+    images = [{"id": i, "file_name": f"{i}.png"} for i in range(2)]
+    for i in range(2):
+        pillow.new("RGB", (8 + i, 8)).save(tmp_path / f"{i}.png")
+    document = {"images": images, "annotations": [], "categories": []}
+    (tmp_path / "none.json").write_text(json.dumps(document))
+    data = fp.read_coco(tmp_path / "none.json", tmp_path)
+    monkeypatch.setattr(numerics, "package", lambda *given, **how: pytest.fail("built"))
+    made = load(data, pipeline=fp.pipe(fp.flip()), batch_size=2, worker_backend="package")
+    with pytest.raises(
+        ArgumentError, match=r"^no worker, .*, samples .*: draw: images would differ"
+    ):
+        next(iter(made))
 
 
 @pytest.mark.parametrize("workers", [0, 2])

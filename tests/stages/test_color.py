@@ -171,6 +171,10 @@ def two(r: Tensor, g: Tensor) -> Any:
             "sometimes: p wanted a number in [0, 1], came 7.0",
         ),
         (
+            lambda: fp.sometimes(0.5, fp.uniform(0.0, 1.0), float("nan")),
+            "sometimes: otherwise wanted a number >= -1e+30, came nan",
+        ),
+        (
             lambda: tint.drawn(strength=1.0),
             "tint.drawn wanted strength, warmth, came strength",
         ),

@@ -10,6 +10,7 @@ from torch import Tensor
 
 import fnpipe as fp
 from fnpipe.keys import Key
+from fnpipe.ops.layers import rasterized
 from fnpipe.ops.raster import masks
 from fnpipe.types import ArgumentError, Rings
 
@@ -135,6 +136,13 @@ def test_a_layer_after_it_lies_on_top():
     assert (below < 114).all()
 
 
+def test_targets_want_rectangles_not_their_bits():
+    album, recipe = Album(1, squares(*SIX)), fp.pipe(fp.erase(p=1.0))
+    plan = rasterized(recipe.draw(many(1), album))
+    with pytest.raises(ArgumentError, match=r"^annotate: a layer wanted rings, came their bits;"):
+        recipe.annotate(plan, album)
+
+
 def test_it_draws_what_it_draws_in_any_batch_and_is_a_value():
     album = Album(4, squares(*SIX))
     recipe = fp.pipe(fp.erase(p=0.5, count=2, side=(0.2, 0.4)), fp.flip(horizontal=0.5))
@@ -151,7 +159,7 @@ def test_it_draws_what_it_draws_in_any_batch_and_is_a_value():
     ("build", "message"),
     [
         (lambda: fp.erase(p=1.5), "erase: p wanted a number in [0, 1], came 1.5"),
-        (lambda: fp.erase(p=1.0, count=0), "erase: count wanted a whole number >= 1, came 0"),
+        (lambda: fp.erase(p=1.0, count=0), "erase: count wanted an integer >= 1, came 0"),
         (
             lambda: fp.erase(p=1.0, side=(0.1, 2.0)),
             "erase: side wanted a number in [0, 1], came 2.0",
