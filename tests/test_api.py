@@ -93,7 +93,7 @@ def test_every_public_function_is_documented(function: Callable[..., Any]):
     assert inspect.getdoc(function) or function.__name__ in CONTRACT
 
 
-INSIDE = ("fnpipe.ops.", "fnpipe.explore.", "fnpipe.data.pool_build.")
+INSIDE = ("fnpipe.ops.", "fnpipe.explore.", "fnpipe.data.pool_build.", "fnpipe.data.processes.")
 """Kernels, marimo's page and tqdm's bar, whose types their libraries leave open."""
 
 
