@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from fnpipe.adapters.planes import bare, check_batch, spans
+from fnpipe.adapters.batches import bare, check_batch, spans
 from fnpipe.ops.annotate import select
 from fnpipe.stages.finish import finish
 from fnpipe.types import ArgumentError, Batch

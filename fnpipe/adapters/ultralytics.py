@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fnpipe.adapters.planes import bare, check_batch, fastest, instance_planes
+from fnpipe.adapters.batches import bare, check_batch, fastest, instance_planes
 from fnpipe.data.dataset import Dataset, lacks_outlines
 from fnpipe.loader import Loader
 from fnpipe.ops import paint

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from fnpipe.feed.slab import share
+from fnpipe.feed.slab import shared_copy
 
 
 PARTS = ("draw", "read", "render", "pack")
@@ -28,7 +28,7 @@ class Board:
 
     def __init__(self, workers: int) -> None:
         table = torch.zeros(max(workers, 1) + 1, len(FIELDS), dtype=torch.int64)
-        self.__setstate__((share(table) if workers else table,))
+        self.__setstate__((shared_copy(table) if workers else table,))
 
     def __getstate__(self) -> tuple[Int64[Tensor, "w f"]]:
         return (self.table,)

@@ -47,7 +47,7 @@ class Slab:
             common = shared_memory(workers * count * size)
         except LoaderError:
             size, common = 0, shared_memory(1)
-        taken = share(torch.zeros(workers, count, dtype=torch.uint8))
+        taken = shared_copy(torch.zeros(workers, count, dtype=torch.uint8))
         self.__setstate__((common, taken, size, segments))
 
     def __getstate__(self) -> tuple[Tensor, Tensor, int, bool]:
@@ -177,7 +177,7 @@ def shared_memory(count: int) -> UInt8[Tensor, " count"]:
     return torch.empty(0, dtype=torch.uint8).set_(storage)  # type: ignore[call-overload]
 
 
-def share(t: Tensor) -> Tensor:
+def shared_copy(t: Tensor) -> Tensor:
     """A contiguous tensor's copy in such memory. Errors: LoaderError."""
     return shared_memory(t.nbytes).view(t.dtype).view(t.shape).copy_(t)
 
