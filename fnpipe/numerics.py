@@ -45,8 +45,8 @@ SPEED: dict[str, Any] = {
     # At the default of 30 operations Inductor writes masks to memory between loops, byte by byte.
     "realize_opcount_threshold": 100,
     "realize_reads_threshold": 30,
-    # Else a kernel asks for as many threads as there were when it was built: 16 of them in each of
-    # 16 workers, which wait for ever for those that a fork has left behind.
+    # Else a kernel asks for as many threads as there were when it was built, 16 of them in each of
+    # 16 workers, and one that was forked may wait for ever for those that it left behind.
     "cpp.dynamic_threads": True,
 }
 """Inductor options that no byte depends on; one that a torch version lacks is left out."""
