@@ -264,6 +264,7 @@ def test_case_121_a_loader_of_another_gpu_takes_nothing_of_the_current_one(
     assert done.returncode == 0, done.stderr[-3000:]
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype:UserWarning")
 @pytest.mark.parametrize("cut", cuts.CUTS)
 @pytest.mark.parametrize("kind", ["instance", "overlap", "semantic"])
 def test_completing_a_parcel_waits_for_nothing(cut: str, kind: str) -> None:
