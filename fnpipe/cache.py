@@ -102,9 +102,9 @@ def _holder(name: Path) -> str:
     return "another process"
 
 
-def sweep(folder: Path) -> None:
-    """Remove what builders that were killed left half made, a day ago or longer."""
-    for item in [*folder.glob(".build-*"), *folder.glob(".*.lock")]:
+def sweep(folder: Path, *patterns: str) -> None:
+    """Remove what builders that were killed left behind, a day ago or longer."""
+    for item in (item for pattern in patterns for item in folder.glob(pattern)):
         with contextlib.suppress(OSError):
             if item.lstat().st_mtime < time() - STALE:
                 shutil.rmtree(item) if item.is_dir() else item.unlink()

@@ -15,7 +15,8 @@ import tempfile
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from threading import Lock
+from threading import Lock, Thread
+from time import sleep
 from typing import Any
 
 import torch
@@ -85,7 +86,8 @@ def make(
     with turn(path, wait=WAIT, tell=lambda who: _tell("waiting for", f"{path}, built by {who}")):
         if path.exists():
             return
-        sweep(path.parent)
+        sweep(path.parent, ".build-*", ".*.lock")
+        sweep(Path(tempfile.gettempdir()), "fnpipe-build-*")
         _tell("building", f"{path}, once: a minute or so")
         with tempfile.TemporaryDirectory(prefix="fnpipe-build-") as scratch:
             exported, built = Path(scratch) / "exported.pt2", Path(scratch) / "package.pt2"
@@ -171,6 +173,7 @@ def build(exported: str, built: str, options: str, way: str) -> None:
     "trying", torch builds a program for each, ten of them, and starts a Python that loads it: 17 s
     of torch 2.14 and 27 s of torch 2.11, which waits for ten imports of torch.
     """
+    Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     from torch._inductor import aoti_compile_and_package, cpu_vec_isa
 
     gc.disable()  # a tenth of the time; it lives for one package
@@ -180,6 +183,13 @@ def build(exported: str, built: str, options: str, way: str) -> None:
         torch.export.load(exported), package_path=built, inductor_configs=json.loads(options)
     )
     load(built)
+
+
+def _end_with(parent: int) -> None:
+    """End this process when ``parent`` is gone: nobody is left to take what it makes."""
+    while os.getppid() == parent:
+        sleep(1)
+    os._exit(1)
 
 
 def _knows(instructions: Any, _: str) -> bool:
