@@ -5,10 +5,10 @@ with nothing of the caller's in it: two can be built side by side, warnings of c
 and a package that ends who loads it ends nobody else. Others that want it meanwhile wait.
 """
 
-import gc
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -123,22 +123,25 @@ def _export(
 def _compile(exported: Path, built: Path, options: dict[str, Any]) -> None:
     """Build a package in a process of its own, trusting what is known; else as torch does it.
 
-    Errors: NumericsError where no way leads to a package that can be loaded.
+    Errors: NumericsError where no way leads to a package that can be loaded, and where that process
+    takes too long or is ended, as an interrupt of a terminal ends it along with this one.
     """
     told = ""
     for way in ("trusting", "trying"):
         built.unlink(missing_ok=True)
-        told = _run(str(exported), str(built), json.dumps(options), way)
+        told, final = _run(str(exported), str(built), json.dumps(options), way)
         if not told:
             return
+        if final:
+            break
     failed = "built cannot be loaded" if built.exists() else "was given built no package"
     raise NumericsError(
         f"what {compiler()} {failed} ({told}); use another compiler (CXX=...) or backend='eager'"
     )
 
 
-def _run(*arguments: str) -> str:
-    """Run :data:`BUILD`; what went wrong, "" if nothing."""
+def _run(*arguments: str) -> tuple[str, bool]:
+    """Run :data:`BUILD`; what went wrong, "" if nothing, and whether another run makes no sense."""
     # Modules are found where this process finds them, and no GPU: it may be another's alone.
     path = os.pathsep.join(p or os.getcwd() for p in sys.path)
     command = [sys.executable, "-P", "-W", "ignore", "-c", BUILD, *arguments]
@@ -148,10 +151,11 @@ def _run(*arguments: str) -> str:
             command, capture_output=True, text=True, timeout=LIMIT, env=environment, check=False
         )
     except subprocess.TimeoutExpired:
-        return f"not done after {LIMIT:g} s"
+        return f"not done after {LIMIT:g} s", True
     if done.returncode == 0:
-        return ""
-    return f"exit code {done.returncode}: {done.stderr.strip()[-500:]}"
+        return "", True
+    told = f"exit code {done.returncode}: {done.stderr.strip()[-500:]}"
+    return told, -done.returncode in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 
 
 def _publish(built: Path, path: Path) -> None:
@@ -176,7 +180,6 @@ def build(exported: str, built: str, options: str, way: str) -> None:
     Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     from torch._inductor import aoti_compile_and_package, cpu_vec_isa
 
-    gc.disable()  # a tenth of the time; it lives for one package
     if way == "trusting":
         cpu_vec_isa.VecISA.check_build = _knows  # type: ignore[method-assign]
     aoti_compile_and_package(

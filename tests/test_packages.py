@@ -127,6 +127,18 @@ def test_where_trust_fails_torch_tries(path: Path, monkeypatch: pytest.MonkeyPat
     assert path.read_text() == "trying"
 
 
+@pytest.mark.parametrize("ends", ["SIGINT", "SIGTERM", "SIGKILL"])
+def test_a_builder_that_is_ended_is_not_started_again(
+    ends: str, path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    log = path.parents[1] / "log"
+    note = f"import os, signal, sys\nopen({str(log)!r}, 'a').write(sys.argv[4])\n"
+    monkeypatch.setattr(packages, "BUILD", f"{note}os.kill(os.getpid(), signal.{ends})")
+    with pytest.raises(NumericsError, match=rf"exit code {-signal.Signals[ends]}: "):
+        make(path)
+    assert log.read_text() == "trusting"
+
+
 def test_a_package_wants_a_compiler(path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(packages, "compiler", lambda: None)
     with pytest.raises(NumericsError) as caught:
