@@ -8,6 +8,7 @@ compares its first image with eager's (the canary) and refuses to go on where a 
 
 import inspect
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -66,10 +67,7 @@ def renderer(recipe: Recipe, backend: str) -> Run:
 
 
 def warper(recipe: Recipe, backend: str) -> Run:
-    """``(sources, plan) -> planes`` [b, 3, h, w], float32 codes before the colour stages.
-
-    A package also takes ``empty``, which gives the memory for them.
-    """
+    """``(sources, plan) -> planes`` [b, 3, h, w], float32 codes before the colour; as above."""
     return _part("warp", recipe, backend)
 
 
@@ -289,13 +287,16 @@ def _packaged(part: str, recipe: Recipe) -> Run:
             raise ArgumentError(f"backend 'package' runs on the CPU, came {plan.maps.device}")
         out = _room(part, recipe, len(plan), empty)
         bare = plan.replace(overs=())
-        fills = [load(replace(recipe, layers=0), [*flatten(sources, bare), *out.unbind(1)])]
+        asked = [(replace(recipe, layers=0), [*flatten(sources, bare), *out.unbind(1)])]
         which = [0] * len(plan)
         if plan.overs:
-            fills.append(load(recipe, [*flatten(sources, plan), *out.unbind(1)]))
+            asked.append((recipe, [*flatten(sources, plan), *out.unbind(1)]))
             which = torch.stack([over.active for over in plan.overs]).any(0).int().tolist()
-        for image, choice in enumerate(which):
-            fill, rows = fills[choice]
+        if len(loaded) < len(asked):  # side by side: to build one takes half a minute
+            with ThreadPoolExecutor() as threads:
+                tuple(threads.map(load, *zip(*asked, strict=True)))
+        fills = [load(*each) for each in asked]
+        for image, (fill, rows) in enumerate(fills[choice] for choice in which):
             fill(sources.words, *rows[image])
         return out
 

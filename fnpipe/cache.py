@@ -1,10 +1,26 @@
-"""Where what is built for a machine is kept."""
+"""Where what is built for a machine is kept, and whose turn it is to build it."""
 
+import contextlib
 import os
+import shutil
+import socket
 import stat
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from time import monotonic, sleep, time
 
 from fnpipe.types import NumericsError
+
+
+try:
+    import fcntl
+except ImportError:  # no POSIX: nobody waits, and each builds its own
+    fcntl = None
+
+POLL = 0.2
+"""Seconds after which who waits looks again."""
+STALE = 86_400.0
+"""Seconds after which what lies half made in the folder is nobody's."""
 
 
 def cache_folder() -> Path:
@@ -29,3 +45,66 @@ def cache_folder() -> Path:
             f"{stat.S_IMODE(status.st_mode):o}): run chmod 700 on it, or set XDG_CACHE_HOME"
         )
     return folder
+
+
+@contextlib.contextmanager
+def turn(path: Path, *, wait: float, tell: Callable[[str], None]) -> Iterator[None]:
+    """Wait while another process makes ``path``, ``wait`` seconds at most; then it is ours to make.
+
+    Whoever makes it holds a lock, which ends with its process, however that ends. Where there are
+    none, as on some network file systems, nobody waits. Either way the file may be there by now.
+    ``tell`` gets who is waited for, once.
+    """
+    name, end, held = path.with_name(f".{path.name}.lock"), monotonic() + wait, None
+    told = False
+    while held is None and not path.exists() and monotonic() < end:
+        try:
+            held = _lock(name)
+        except OSError:
+            break
+        if held is None:
+            if not told:
+                told = True
+                tell(_holder(name))
+            sleep(POLL)
+    try:
+        yield
+    finally:
+        if held is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+            os.close(held)
+
+
+def _lock(name: Path) -> int | None:
+    """A descriptor that holds the lock ``name``, or None where another does. Errors: OSError."""
+    if fcntl is None:
+        raise OSError("no locks")
+    descriptor = os.open(name, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        # Of the file, not of the process as lockf's: threads wait for each other, too.
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(descriptor), os.stat(name)):
+            os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
+            return descriptor
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    except OSError:
+        os.close(descriptor)
+        raise
+    os.close(descriptor)
+    return None
+
+
+def _holder(name: Path) -> str:
+    with contextlib.suppress(OSError):
+        return name.read_text() or "another process"
+    return "another process"
+
+
+def sweep(folder: Path, *patterns: str) -> None:
+    """Remove what builders that were killed left behind, a day ago or longer."""
+    for item in (item for pattern in patterns for item in folder.glob(pattern)):
+        with contextlib.suppress(OSError):
+            if item.lstat().st_mtime < time() - STALE:
+                shutil.rmtree(item) if item.is_dir() else item.unlink()

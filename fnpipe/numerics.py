@@ -11,11 +11,6 @@ H200; with both switches none did.
 """
 
 import hashlib
-import os
-import shutil
-import subprocess
-import sys
-import tempfile
 import traceback
 import types
 from collections.abc import Callable, Iterator, Sequence
@@ -26,10 +21,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fnpipe.cache import cache_folder
+from fnpipe.packages import compiler as compiler
+from fnpipe.packages import load as load
+from fnpipe.packages import make
 from fnpipe.types import ArgumentError, NumericsError
 
 
@@ -90,10 +87,6 @@ OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "step": (lambda s: s % 1 == 0, "each backend adds fractions its own way; scale integers"),
 }
 """What an option may be of floats. Others changed 15 to 1,259 of 4,099 words under Inductor."""
-LOAD = "import sys; from fnpipe.numerics import load; load(sys.argv[1])"
-"""A program that loads a package."""
-TRIAL = 120
-"""Seconds that a new package may take to load; 4 s with torch's import."""
 MACHINERY = {"torch", "jaxtyping", "beartype"}
 """Packages whose lines on a stack are not what called an operation: torch, and who checks types."""
 SCALAR_DIVISOR = "CUDA multiplies by the reciprocal of a scalar divisor; multiply by a constant"
@@ -244,11 +237,6 @@ def refuse_difference(who: str, expected: Tensor, got: Tensor) -> None:
         )
 
 
-def compiler() -> str | None:
-    """The C++ compiler that Inductor will use, or None."""
-    return shutil.which(os.environ.get("CXX") or "g++")
-
-
 def package(
     fn: Callable[..., Any],
     example: Sequence[Tensor],
@@ -260,7 +248,7 @@ def package(
 
     ``key`` must change whenever ``fn`` computes something else (its sources, constants, static
     sizes); torch's version, the processor's instructions and the shapes of ``example`` are added
-    here. The file appears whole or not at all, also with several builders at once. Errors:
+    here. Of several processes that want it at once one builds it (:mod:`fnpipe.packages`). Errors:
     NumericsError without a C++ compiler, or with one whose packages cannot be loaded.
     """
     shapes = [(tuple(t.shape), str(t.dtype)) for t in example]
@@ -270,69 +258,5 @@ def package(
     name = hashlib.blake2s(repr(facts).encode(), digest_size=16).hexdigest()
     path = cache_folder() / f"{fn.__name__}-{name}.pt2"
     if not path.exists():
-        _build(fn, tuple(example), path, dynamic_shapes)
+        make(fn, tuple(example), path, options=options(), dynamic_shapes=dynamic_shapes)
     return load(str(path))
-
-
-def load(path: str) -> Callable[..., Any]:
-    """The function in a package.
-
-    Not by ``aoti_load_package``: its torch 2.11 first compiles and runs ten programs, 30 to 45 s in
-    every process, to warn of a package from another processor; :func:`package` names that. Errors:
-    NumericsError where it cannot be unpacked.
-    """
-    try:
-        runner = torch._C._aoti.AOTIModelPackageLoader(path, "model", False, 1, -1)  # type: ignore[attr-defined]
-    except RuntimeError as error:
-        raise NumericsError(
-            f"{path} cannot be unpacked ({error}): is there room in TMPDIR, "
-            f"{os.environ.get('TMPDIR', '/tmp')}? Else remove the package, or use backend='eager'"
-        ) from error
-    form = pytree.treespec_loads(runner.get_call_spec()[1])
-    return lambda *tensors: pytree.tree_unflatten(runner.boxed_run(list(tensors)), form)
-
-
-def _build(
-    fn: Callable[..., Any], example: tuple[Tensor, ...], path: Path, dynamic_shapes: Any
-) -> None:
-    if compiler() is None:
-        raise NumericsError(
-            "building a package needs a C++ compiler (Debian: apt-get install g++); "
-            "without one use backend='eager'"
-        )
-
-    if sys.stderr.isatty():  # somebody may wonder why nothing happens
-        print(f"fnpipe: building {path.name}, once: a minute or so", file=sys.stderr, flush=True)
-
-    class Module(torch.nn.Module):
-        def forward(self, *tensors: Tensor) -> Any:
-            return fn(*tensors)
-
-    shapes = None if dynamic_shapes is None else (tuple(dynamic_shapes),)
-    exported = torch.export.export(Module(), example, dynamic_shapes=shapes)
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".build-") as scratch:
-        built = torch._inductor.aoti_compile_and_package(
-            exported,
-            package_path=str(Path(scratch) / "package.pt2"),
-            inductor_configs=options(),
-        )
-        _check_loads(str(built))
-        os.replace(built, path)
-
-
-def _check_loads(package: str) -> None:
-    """Load a new package in a process of its own: one that ends it must not end this one.
-
-    That was seen of a compiler that linked a C++ library of its own. Errors: NumericsError.
-    """
-    command = [sys.executable, "-c", LOAD, package]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TRIAL)
-        told = done.returncode and f"exit code {done.returncode}: {done.stderr.strip()[-500:]}"
-    except subprocess.TimeoutExpired:
-        told = f"not done after {TRIAL} s"
-    if told:
-        raise NumericsError(
-            f"what {compiler()} built cannot be loaded ({told}); use another compiler (CXX=...) or "
-            "backend='eager'"
-        )

@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "fnpipe"
 # Bottom to top. A module may import from its own line and from every line below it.
 LAYERS = (
     ("types",),
-    ("cache", "digests", "keys", "numerics", "packing", "schedules", "step"),
+    ("cache", "digests", "keys", "numerics", "packages", "packing", "schedules", "step"),
     ("ops",),
     ("stages", "backends"),
     ("plans",),

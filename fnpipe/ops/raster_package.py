@@ -28,7 +28,7 @@ DTYPES = (torch.float32, torch.float32, torch.int64, torch.int32,
 def rasterize(rings: Rings, height: int, width: int, stride: int) -> raster.Masks:
     """The planes of :func:`fnpipe.ops.raster.masks`, of rings on the host.
 
-    The first call on a machine builds a package for this width and stride (some 40 s), the first in
+    The first call on a machine builds a package for this width and stride (some 20 s), the first in
     a process compares it with the definition. Errors: NumericsError without a C++ compiler, and
     where a bit differs.
     """
