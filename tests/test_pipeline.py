@@ -84,8 +84,7 @@ def at(sample: int, *, seed: int = 0, epoch: int = 0) -> fp.Key:
         ),
         (
             lambda: fp.pipe(fp.flip),
-            "pipe: wanted stages, came <class 'fnpipe.stages.geometry.flip'>; a function of three "
-            "planes becomes one by fnpipe.pointwise(fn).drawn(...)",
+            "pipe: wanted stages, came <class 'fnpipe.stages.geometry.flip'>; call it: flip(...)",
         ),
         (
             lambda: fp.pipe(abs),

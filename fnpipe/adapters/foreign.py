@@ -87,6 +87,11 @@ def seeded(seed: int) -> Iterator[None]:
             np.random.set_state(arrays)
 
 
+def _check_transform(name: str, given: Any) -> None:
+    if not callable(given):
+        raise ArgumentError(f"{name} wanted a transform, came {given!r:.80}")
+
+
 @stage
 class albumentations:
     """An Albumentations transform as such a function: ``foreign(albumentations(A.Blur(p=0.5)))``.
@@ -95,6 +100,9 @@ class albumentations:
     """
 
     compose: Any
+
+    def __post_init__(self) -> None:
+        _check_transform("albumentations", self.compose)
 
     def set_random_seed(self, seed: int) -> None:
         self.compose.set_random_seed(seed)
@@ -108,6 +116,9 @@ class torchvision_v2:
     """A torchvision v2 transform of tensors as such a function: it sees uint8 [3, h, w]."""
 
     transform: Callable[[Tensor], Tensor]
+
+    def __post_init__(self) -> None:
+        _check_transform("torchvision_v2", self.transform)
 
     def __call__(self, image: Codes) -> Codes:
         planes = torch.from_numpy(image).permute(2, 0, 1)
