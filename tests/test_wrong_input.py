@@ -55,6 +55,10 @@ OTHER = (
     "sample.replace(data=None) stands alone"
 )
 PLANES = "ArgumentError: <lambda> wanted to return r, g, b, float32 planes of their shape, came "
+HSV = (
+    "ArgumentError: adjust_hsv wanted image Float32[Tensor, '*batch 3 h w'], turns Float32[Tensor, "
+    "'*batch'], saturation Float32[Tensor, '*batch'], value Float32[Tensor, '*batch']; came "
+)
 AUDIT = "ArgumentError: audit wanted a function and an example of its arguments, came "
 NO_RING = "wants outlines, and data has none: its reader's task='segment' reads them"
 NO_BATCH = "ArgumentError: batch wanted fnpipe.Batch, one of a loader's, came "
@@ -120,8 +124,8 @@ WRONG = {
     "fnpipe.Targets, came NoneType",
     "train(key, data[0].replace(targets=fp.Targets.empty()))": OTHER,
     "train(key, data[0].replace(image=data[0].image[:, 1:]))": OTHER,
-    "fp.pipe([fp.flip()])": "ArgumentError: pipe: wanted stages, came [flip()]; pipe(*stages) takes "
-    "them one by one",
+    "fp.pipe([fp.flip()])": "ArgumentError: pipe: wanted stages, came [flip()]; pipe(*stages) "
+    "takes them one by one",
     "fp.pipe(fp.schedule({0: fp.flip()}), fp.masks())": "ArgumentError: pipe: wanted stages, came "
     "schedule({0: flip()}); given.map(lambda each: pipe(each, ...)) adds to each of its pipelines",
     "load(shuffle='no')": "ArgumentError: shuffle wanted True or False, came 'no'",
@@ -130,28 +134,29 @@ WRONG = {
     "load().set_epoch(-1)": "ArgumentError: epoch wanted an integer >= 0, came -1",
     "load().set_epoch('1')": "ArgumentError: epoch wanted an integer >= 0, came '1'",
     "load().load_state_dict(None)": "ArgumentError: state wanted what state_dict() gave, came None",
-    "fp.finish(channels_last='false')": "ArgumentError: finish: channels_last wanted True or False, "
-    "came 'false'",
+    "fp.finish(channels_last='false')": "ArgumentError: finish: channels_last wanted True or "
+    "False, came 'false'",
     "fp.finish(mean=(123.7, 116.3, 103.5))": "ArgumentError: finish: mean wanted three numbers on "
     "the scale of [0, 1], came (123.7, 116.3, 103.5): codes divided by 255",
     "fp.solarize(0.5)": "ArgumentError: solarize: threshold wanted a code, 0 to 256, came 0.5; "
     "that share of 255 is 127.5",
     "recipes.yolo(32, close_mosaic=-1, epochs=5)": "ArgumentError: close_mosaic wanted an integer "
     ">= 0, came -1",
-    "fp.pointwise(lambda r, g, b: (r, g)).drawn()": PLANES + "(float32[2], float32[2])",
-    "fp.pointwise(lambda r, g, b: r).drawn()": PLANES + "float32[2]",
-    "fp.pointwise(lambda r, g, b: (r, g, b.mean())).drawn()": PLANES + "(float32[2], float32[2], "
-    "float32[])",
-    "fp.pointwise(lambda r, g, b: (r, g, b.byte())).drawn()": PLANES + "(float32[2], float32[2], "
-    "uint8[2])",
-    "fp.testing.prove(lambda r, g, b: r)": PLANES + "float32[2]",
+    "fp.pointwise(lambda r, g, b: (r, g)).drawn()": PLANES + "(float32[16], float32[16])",
+    "fp.pointwise(lambda r, g, b: r).drawn()": PLANES + "float32[16]",
+    "fp.pointwise(lambda r, g, b: (r, g, b.mean())).drawn()": PLANES + "(float32[16], float32[16], "
+    "tensor(0.5000))",
+    "fp.pointwise(lambda r, g, b: (r, g, b.byte())).drawn()": PLANES + "(float32[16], float32[16], "
+    "uint8[16])",
+    "fp.testing.prove(lambda r, g, b: r)": PLANES + "float32[16]",
     "fp.audit(3)": AUDIT + "3 and 0 of them",
     "fp.audit(train)": AUDIT + "pipe(mosaic(32), affine(translate=0.1, scale=0.5), hsv(hue=0 and "
     "0 of them",
-    "fp.adjust_hsv(data[0].image, *torch.ones(3))": "ArgumentError: adjust_hsv: image wanted "
-    "float32[..., 3, h, w], came uint8[3, 30, 40]",
-    "fp.adjust_hsv(data[0].image.float(), 0.1, 1.0, 1.0)": "ArgumentError: adjust_hsv: turns, "
-    "saturation, value wanted float32 tensors of the batch's shape [], came 0.1, 1.0, 1.0",
+    "fp.adjust_hsv(data[0].image, *torch.ones(3))": HSV
+    + "uint8[3, 30, 40], "
+    + "tensor(1.), tensor(1.), tensor(1.)",
+    "fp.adjust_hsv(data[0].image.float(), 0.1, 1.0, 1.0)": HSV
+    + "float32[3, 30, 40], 0.1, 1.0, 1.0",
     "fp.split_by_owner(None, torch.zeros(1), 1)": "ArgumentError: values wanted a tensor, came "
     "None: batch.masks is there where a pipeline has fnpipe.masks(...)",
     "to_detection(fp.make_batch(data, train, [0], seed=0), masks=True)": "ArgumentError: masks "
@@ -160,8 +165,8 @@ WRONG = {
     "tv_tensors.BoundingBoxes, and labels, came None",
     "torchvision_v2(3)": "ArgumentError: torchvision_v2 wanted a transform, came 3",
     "albumentations(None)": "ArgumentError: albumentations wanted a transform, came None",
-    "preview.draw(data[0].image.float(), data[0].targets)": "ArgumentError: image wanted 8-bit "
-    "codes or floats in [0, 1], came floats up to 255",
+    "preview.draw(data[0].image.float() + 255, data[0].targets)": "ArgumentError: image wanted "
+    "8-bit codes or floats in [0, 1], came floats up to 255",
     "preview.draw(data[0].image, None)": "ArgumentError: targets wanted fnpipe.Targets, came None",
     "preview.draw(data[0].image, data[0].targets, zoom=0)": "ArgumentError: zoom wanted a number "
     "> 0, came 0",
@@ -173,9 +178,9 @@ WRONG = {
     "Dataset",
     "fp.read_coco(None, folder)": "ArgumentError: annotations wanted a path, came None",
     "fp.read_yolo(None)": "ArgumentError: data wanted a path, came None",
-    "fp.read_yolo('a.yaml', labels=None)": "ArgumentError: labels wanted a folder's name, came None",
-    "fp.read_coco(folder / 'a.json', folder, pixel_limit='1')": "ArgumentError: pixel_limit wanted "
-    "an integer >= 1, came '1'",
+    "fp.read_yolo('a.yaml', labels=3)": "ArgumentError: labels wanted a folder's name, came 3",
+    "fp.read_coco(folder / 'a.json', folder, pixel_limit='1')": "ArgumentError: pixel_limit "
+    "wanted an integer >= 1, came '1'",
     "fp.key(seed=0, epoch=0, sample=1.5)": "ArgumentError: sample: wanted integers in [0, "
     "4294967296), came 1.5; several are an int64 tensor",
     "fp.key(seed=0, epoch=0, sample=[1, 2])": "ArgumentError: sample: wanted integers in [0, "

@@ -128,11 +128,11 @@ class pointwise:
 def check_planes(fn: Callable[..., Any], count: int) -> None:
     """Errors: ArgumentError where ``fn`` of three planes and ``count`` numbers makes no planes.
 
-    Two pixels tell: of fewer planes a renderer would make images of fewer channels.
+    Sixteen pixels tell: of fewer planes a renderer would make images of fewer channels.
     """
-    made = fn(*torch.full((3 + count, 2), 0.5))
+    made = fn(*torch.full((3 + count, 16), 0.5))
     planes = [p for p in made if isinstance(p, Tensor)] if isinstance(made, tuple | list) else []
-    if len(planes) != 3 or not all(p.shape == (2,) and p.dtype == torch.float32 for p in planes):
+    if len(planes) != 3 or not all(p.shape == (16,) and p.dtype == torch.float32 for p in planes):
         raise ArgumentError(
             f"{fn.__qualname__} wanted to return r, g, b, float32 planes of their shape, came "
             f"{brief(made):.80}"
