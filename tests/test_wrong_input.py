@@ -15,6 +15,7 @@ import json, sys
 from pathlib import Path
 import numpy as np, torch
 from PIL import Image as pillow
+from torchvision.transforms import v2
 import fnpipe as fp
 from fnpipe import preview, recipes
 from fnpipe.adapters.foreign import albumentations, foreign, torchvision_v2
@@ -59,6 +60,7 @@ HSV = (
     "ArgumentError: adjust_hsv wanted image Float32[Tensor, '*batch 3 h w'], turns Float32[Tensor, "
     "'*batch'], saturation Float32[Tensor, '*batch'], value Float32[Tensor, '*batch']; came "
 )
+MOVES = "ArgumentError: torchvision_v2: "
 AUDIT = "ArgumentError: audit wanted a function and an example of its arguments, came "
 NO_RING = "wants outlines, and data has none: its reader's task='segment' reads them"
 NO_BATCH = "ArgumentError: batch wanted fnpipe.Batch, one of a loader's, came "
@@ -163,6 +165,11 @@ WRONG = {
     "wanted outlines, and no instance has one: read the data with task='segment'",
     "from_tv_tensors(data[0].image, None)": "ArgumentError: targets wanted boxes, "
     "tv_tensors.BoundingBoxes, and labels, came None",
+    "foreign(v2.GaussianBlur(5))": "ArgumentError: foreign wanted a function of an image, came one "
+    "of torchvision: foreign(torchvision_v2(...))",
+    "torchvision_v2(v2.Compose([v2.RandomHorizontalFlip()]))": MOVES + "RandomHorizontalFlip moves "
+    "pixels, and targets would not follow; stages as fnpipe.flip, fnpipe.affine and fnpipe.crop "
+    "move both",
     "torchvision_v2(3)": "ArgumentError: torchvision_v2 wanted a transform, came 3",
     "albumentations(None)": "ArgumentError: albumentations wanted a transform, came None",
     "preview.draw(data[0].image.float() + 255, data[0].targets)": "ArgumentError: image wanted "

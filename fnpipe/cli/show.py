@@ -5,6 +5,7 @@ import hashlib
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -29,8 +30,11 @@ ROWS = 4
 """Rows and columns of the demo's picture: an epoch a row."""
 PHOTOS = 16
 """In a preview."""
-DEFAULTS = {"recipe": "yolo", "seed": 0, "epoch": 0}
-IGNORED = {"plain": ("recipe", "size", "seed", "epoch"), "sheet stages": ("count",)}
+DEFAULTS: dict[str, Any] = {"recipe": "yolo", "seed": 0, "epoch": 0}
+IGNORED: dict[str, tuple[str, ...]] = {
+    "plain": ("recipe", "size", "seed", "epoch"),
+    "sheet stages": ("count",),
+}
 """What is no matter where photos are drawn as they are, and where one is."""
 
 
