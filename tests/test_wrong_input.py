@@ -34,6 +34,7 @@ for i in range(4):
 data = fp.read_coco(folder / "a.json", folder)
 train = recipes.yolo(32)
 key = fp.key(seed=0, epoch=0, sample=0)
+codes = recipes.yolo(32, dtype=torch.uint8)
 later = fp.schedule({0: 3})
 
 def load(data=data, train=train, batch_size=2, seed=0, **options):
@@ -103,7 +104,7 @@ WRONG = {
     "fp.make_batch(data, 'yolo', [0], seed=0)": "ArgumentError: pipeline wanted fnpipe.pipe(...), "
     "came 'yolo'",
     "fp.make_batch(data, later, [0], seed=0)": "ArgumentError: pipeline wanted fnpipe.pipe(...), "
-    "came schedule({0: 3})",
+    "came schedule({0: 3}); its .at(epoch) is one",
     "fp.make_batch(data, train, [0.5], seed=0)": "ArgumentError: ids wanted integers, came [0.5]",
     "fp.make_batch(data, train, 'a', seed=0)": "ArgumentError: ids wanted integers, came 'a'",
     "fp.make_batch(data, train, [], seed=0)": "ArgumentError: ids wanted samples in [0, 4), "
@@ -163,6 +164,8 @@ WRONG = {
     "None: batch.masks is there where a pipeline has fnpipe.masks(...)",
     "to_detection(fp.make_batch(data, train, [0], seed=0), masks=True)": "ArgumentError: masks "
     "wanted outlines, and no instance has one: read the data with task='segment'",
+    "to_ultralytics(fp.make_batch(data, codes, [0], seed=0), task='segment')": "ArgumentError: "
+    "masks wanted outlines, and no instance has one: read the data with task='segment'",
     "from_tv_tensors(data[0].image, None)": "ArgumentError: targets wanted boxes, "
     "tv_tensors.BoundingBoxes, and labels, came None",
     "foreign(v2.GaussianBlur(5))": "ArgumentError: foreign wanted a function of an image, came one "
