@@ -257,9 +257,8 @@ class Alone:
 def check_sample(sample: Sample) -> None:
     """Errors: ArgumentError for what is no photo, and for targets that would not be looked at."""
     image, data, own = sample.image, sample.data, sample.targets
-    codes = isinstance(image, Tensor) and image.dtype == torch.uint8 and image.ndim == 3
-    if not codes or image.shape[0] != 3:
-        came = brief(image) if isinstance(image, Tensor) else type(image).__name__
+    came = brief(image) if isinstance(image, Tensor) else type(image).__name__
+    if not came.startswith("uint8[3, ") or image.ndim != 3:
         raise ArgumentError(f"sample.image wanted uint8[3, h, w], 8-bit codes, came {came}")
     if not isinstance(own, Targets):
         raise ArgumentError(f"sample.targets wanted fnpipe.Targets, came {type(own).__name__}")
@@ -328,6 +327,8 @@ def _advice(given: Any) -> str:
         return "pipe(*stages) takes them one by one"
     if isinstance(given, Schedule | Buckets):
         return "given.map(lambda each: pipe(each, ...)) adds to each of its pipelines"
+    if hasattr(given, "draw") and hasattr(given, "name"):
+        return "a stage of geometry has name, projective, draw and move"
     return "a function of three planes becomes one by fnpipe.pointwise(fn).drawn(...)"
 
 

@@ -127,6 +127,8 @@ WRONG = {
     "fnpipe.Targets, came NoneType",
     "train(key, data[0].replace(targets=fp.Targets.empty()))": OTHER,
     "train(key, data[0].replace(image=data[0].image[:, 1:]))": OTHER,
+    "fp.pipe(fp.uniform(0.0, 1.0))": "ArgumentError: pipe: wanted stages, came uniform(0.0, 1.0); "
+    "a function of three planes becomes one by fnpipe.pointwise(fn).drawn(...)",
     "fp.pipe([fp.flip()])": "ArgumentError: pipe: wanted stages, came [flip()]; pipe(*stages) "
     "takes them one by one",
     "fp.pipe(fp.schedule({0: fp.flip()}), fp.masks())": "ArgumentError: pipe: wanted stages, came "
