@@ -75,7 +75,7 @@ def _identity(count: int) -> Maps:
 def _move(stage: Any, key: Key, frames: Frames) -> tuple[Maps, Frames]:
     """What a geometry stage does. Errors: ArgumentError for what is no map and frame a sample."""
     made = stage.move(stage.draw(key), frames)
-    parts = made if isinstance(made, tuple) else (made,)
+    parts: tuple[Any, ...] = made if isinstance(made, tuple) else (made,)
     wanted = [(len(frames), 3, 3), tuple(frames.shape)]
     if [tuple(p.shape) if isinstance(p, Tensor) else None for p in parts] != wanted:
         raise ArgumentError(

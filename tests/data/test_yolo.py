@@ -334,3 +334,17 @@ def test_options_are_checked(load_yolo, tmp_path: Path):
         read_yolo_folders(tmp_path / "nowhere", tmp_path, ["cat"])
     with pytest.raises(DataError, match=r"empty: no photos"):
         read_yolo_folders(tmp_path / "empty", tmp_path, ["cat"])
+
+
+def test_a_folder_in_place_of_its_yaml_is_told_of(tmp_path: Path):
+    with pytest.raises(DataError, match=r": a folder; wanted the file that names its splits, data"):
+        read_yolo(tmp_path)
+
+
+def test_poses_without_a_shape_are_told_of_with_the_file(tmp_path: Path):
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "a.png").write_bytes(b"")
+    file = tmp_path / "data.yaml"
+    file.write_text("train: images\nnames: [leaf]\n")
+    with pytest.raises(DataError, match=r"data\.yaml: kpt_shape: wanted .* for poses, got none$"):
+        read_yolo(file, task="pose")
