@@ -29,6 +29,7 @@ from fnpipe.ops import windows
 from fnpipe.ops.layers import rasterized
 from fnpipe.ops.warp import join_sources
 from fnpipe.pipeline import Photos, Pipeline, gather
+from fnpipe.schedules import Schedule
 from fnpipe.stages.foreign import foreign_stages
 from fnpipe.types import (
     ArgumentError,
@@ -302,7 +303,8 @@ def _check_parts(data: Any, pipeline: Any) -> None:
     """Errors: ArgumentError for another kind of value, and where ``check_host`` has one."""
     check_host()
     if not isinstance(pipeline, Pipeline):
-        raise ArgumentError(f"pipeline wanted fnpipe.pipe(...), came {pipeline!r:.80}")
+        one = "; its .at(epoch) is one" * isinstance(pipeline, Schedule)
+        raise ArgumentError(f"pipeline wanted fnpipe.pipe(...), came {pipeline!r:.80}{one}")
     if not isinstance(data, Photos):
         check_dataset(data)
 

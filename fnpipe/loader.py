@@ -32,7 +32,7 @@ from fnpipe.keys import check_seed
 from fnpipe.packing import Packed
 from fnpipe.pipeline import Pipeline
 from fnpipe.schedules import Buckets, Schedule, values_of
-from fnpipe.types import ArgumentError, Batch, LoaderError, Sources, Targets
+from fnpipe.types import ArgumentError, Batch, LoaderError, Sources, Targets, check_whole
 
 
 Moved = tuple[cuts.Parcel, Any]
@@ -97,7 +97,7 @@ class Loader:
     ) -> None:
         check_parts(data, pipeline, pool)
         check_numbers(
-            workers=workers, prefetch=prefetch, memory=memory, timeout=timeout,
+            workers=workers, prefetch=prefetch, memory=memory, ahead=ahead, timeout=timeout,
             start_method=start_method,
         )  # fmt: skip
         self.device: torch.device = exactly(device)
@@ -141,6 +141,7 @@ class Loader:
 
     def set_epoch(self, epoch: int) -> None:
         """Go on with ``epoch``; not needed between epochs. Keeps a resumed position in it."""
+        check_whole("epoch", epoch, 0)
         if epoch != self.epoch:
             self._start = self._consumed = (epoch, 0)
 

@@ -11,6 +11,7 @@ H200; with both switches none did.
 """
 
 import hashlib
+import inspect
 import traceback
 import types
 from collections.abc import Callable, Iterator, Sequence
@@ -114,6 +115,13 @@ def audit(fn: Callable[..., Any], *example: Any) -> tuple[Finding, ...]:
     """
     if not getattr(fn, "portable", True):
         return (Finding(repr(fn), "code of others, which promises no bytes", "declared"),)
+    try:
+        inspect.signature(fn).bind(*example)
+    except TypeError:
+        raise ArgumentError(
+            "audit wanted a function and an example of its arguments, came "
+            f"{fn!r:.60} and {len(example)} of them"
+        ) from None
     with _Recorder() as seen:
         fn(*example)
     return tuple(seen.found)

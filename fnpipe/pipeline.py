@@ -16,6 +16,7 @@ from fnpipe.ops.annotate import annotate, take
 from fnpipe.ops.layers import annotate_layers, annotate_some, instances_of
 from fnpipe.ops.warp import pack_sources
 from fnpipe.plans import Steps, plan_geometry
+from fnpipe.schedules import Buckets, Schedule
 from fnpipe.stages.finish import finish, keep
 from fnpipe.stages.foreign import foreign_stages, transform_all
 from fnpipe.stages.geometry import flip
@@ -34,6 +35,7 @@ from fnpipe.types import (
     Sources,
     Targets,
 )
+from fnpipe.values import brief
 
 
 @runtime_checkable
@@ -209,7 +211,8 @@ class Pipeline:
         """One sample, eagerly, on the CPU: the reference. Returns image [3, h, w] and targets.
 
         A mosaic and a layer take their partners from the data set that the sample came from.
-        Errors: ArgumentError where ``key`` is not of this sample.
+        Errors: ArgumentError where ``key`` is not of this sample, and where its targets are not
+        those of the data set that it came from: ``sample.replace(data=None)`` stands alone.
         """
         if not isinstance(key, Key) or not isinstance(sample, Sample):
             raise ArgumentError(
@@ -226,8 +229,10 @@ class Pipeline:
             raise ArgumentError(
                 f"{wanting[0]!r} needs partners: pass a sample of a data set (data[i])"
             )
+        check_sample(sample)
         plan = self.draw(key, data, rows=rows)
-        sources, local = gather(plan, data.read)
+        own = int(rows)
+        sources, local = gather(plan, lambda i: sample.image if i == own else data.read(i))
         return self.render(local, sources)[0], self.annotate(plan, data)
 
     def explain(self, *, size: tuple[int, int] | None = None) -> str:
@@ -247,6 +252,29 @@ class Alone:
 
     def read(self, index: int) -> Image:
         return self._image
+
+
+def check_sample(sample: Sample) -> None:
+    """Errors: ArgumentError for what is no photo, and for targets that would not be looked at."""
+    image, data, own = sample.image, sample.data, sample.targets
+    came = brief(image) if isinstance(image, Tensor) else type(image).__name__
+    if not came.startswith("uint8[3, ") or image.ndim != 3:
+        raise ArgumentError(f"sample.image wanted uint8[3, h, w], 8-bit codes, came {came}")
+    if not isinstance(own, Targets):
+        raise ArgumentError(f"sample.targets wanted fnpipe.Targets, came {type(own).__name__}")
+    if data is None:
+        return
+    rows = torch.arange(*data.offsets[sample.id : sample.id + 2].tolist())
+    there = take(data.targets, rows)
+    same = torch.equal(own.rings.points, there.rings.points) and all(
+        torch.equal(getattr(own, name), getattr(there, name))
+        for name in ("boxes", "labels", "ignore", "keypoints", "quads")
+    )
+    if not same or data.sizes[sample.id].tolist() != [image.shape[2], image.shape[1]]:
+        raise ArgumentError(
+            f"sample has other targets or another size than data[{sample.id}], whose are taken: "
+            "sample.replace(data=None) stands alone"
+        )
 
 
 def pipe(*stages: Any) -> Pipeline:
@@ -287,11 +315,21 @@ def _flatten(given: Any) -> tuple[Any, ...]:
         role(given) or isinstance(given, finish | keep | masks)
     )
     if not known:
-        raise ArgumentError(
-            f"pipe: wanted stages, came {given!r}; a function of three planes becomes one by "
-            "fnpipe.pointwise(fn).drawn(...)"
-        )
+        raise ArgumentError(f"pipe: wanted stages, came {given!r:.80}; {_advice(given)}")
     return (given,)
+
+
+def _advice(given: Any) -> str:
+    """How a stage is made of what is none."""
+    if isinstance(given, type):
+        return f"call it: {given.__name__}(...)"
+    if isinstance(given, list | tuple):
+        return "pipe(*stages) takes them one by one"
+    if isinstance(given, Schedule | Buckets):
+        return "given.map(lambda each: pipe(each, ...)) adds to each of its pipelines"
+    if hasattr(given, "draw") and hasattr(given, "name"):
+        return "a stage of geometry has name, projective, draw and move"
+    return "a function of three planes becomes one by fnpipe.pointwise(fn).drawn(...)"
 
 
 def _of_others(stage: Any) -> bool:

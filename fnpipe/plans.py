@@ -12,6 +12,7 @@ from fnpipe.ops.render import check_reach
 from fnpipe.ops.warp import STEPS
 from fnpipe.stages.stage import Frames, Geometry, Layout, Mirror, Placed, role
 from fnpipe.types import ArgumentError, Maps, Plan, Sizes
+from fnpipe.values import brief
 
 
 Steps = list[tuple[Any, Key]]
@@ -32,7 +33,7 @@ def plan_geometry(steps: Steps, key: Key, sizes: Sizes, rows: Tensor, *, project
             flips = again if flips is None else flips ^ again
         elif role(stage) is Geometry:
             before, flips = _then(_mirror(flips, frames), moved), None
-            step, frames = stage.move(stage.draw(own), frames)
+            step, frames = _move(stage, own, frames)
             moved = _then(step, before)
     maps, forward = (
         placed.maps if map is None else compose(map[:, None], placed.maps)
@@ -69,6 +70,19 @@ def _place(steps: Steps, sizes: Sizes, rows: Tensor) -> Placed:
 
 def _identity(count: int) -> Maps:
     return torch.eye(3, dtype=torch.float64).expand(count, 3, 3)
+
+
+def _move(stage: Any, key: Key, frames: Frames) -> tuple[Maps, Frames]:
+    """What a geometry stage does. Errors: ArgumentError for what is no map and frame a sample."""
+    made = stage.move(stage.draw(key), frames)
+    parts: tuple[Any, ...] = made if isinstance(made, tuple) else (made,)
+    wanted = [(len(frames), 3, 3), tuple(frames.shape)]
+    if [tuple(p.shape) if isinstance(p, Tensor) else None for p in parts] != wanted:
+        raise ArgumentError(
+            f"{stage!r}: move wanted to return (maps float64{[*wanted[0]]}, frames "
+            f"float64{[*wanted[1]]}), came {brief(made):.80}"
+        )
+    return parts[0], parts[1]
 
 
 def _then(after: Maps | None, before: Maps | None) -> Maps | None:

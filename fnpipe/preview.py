@@ -14,6 +14,7 @@ from PIL import ImageDraw, ImageFont
 from torch import Tensor
 
 from fnpipe.types import ArgumentError, Batch, Image, Targets, check_whole
+from fnpipe.values import brief
 
 
 SHARPNESS = 2
@@ -34,10 +35,21 @@ def color(label: int) -> Color:
     return round(r * 255), round(g * 255), round(b * 255)
 
 
+FLOATS = 8.0
+"""More than any image has that was normalised by a mean and a deviation, as 2.64 by ImageNet's."""
+
+
 def to_codes(image: Shaped[Tensor, "3 h w"]) -> Image:
-    """A finished image as 8-bit codes; floats are taken to be codes / 255."""
+    """A finished image as 8-bit codes; floats are taken to be codes / 255. Errors: ArgumentError
+    for another layout, and for floats that are codes."""
+    if image.ndim != 3 or image.shape[0] != 3:
+        raise ArgumentError(f"image wanted [3, h, w], came {brief(image)}")
     if image.dtype == torch.uint8:
         return image.cpu()
+    if image.numel() and (most := float(image.max())) > FLOATS:
+        raise ArgumentError(
+            f"image wanted 8-bit codes or floats in [0, 1], came floats up to {most:g}"
+        )
     return (image.cpu().float() * 255).round().clamp(0, 255).to(torch.uint8)
 
 
@@ -149,6 +161,10 @@ def draw(
     top of large ones, and of names that would cover each other the largest object's is drawn. Of a
     batch's targets, those of image ``owner``. Always a new tensor.
     """
+    if not isinstance(targets, Targets):
+        raise ArgumentError(f"targets wanted fnpipe.Targets, came {targets!r:.80}")
+    if not zoom > 0:
+        raise ArgumentError(f"zoom wanted a number > 0, came {zoom!r}")
     canvas = pillow.fromarray(np.ascontiguousarray(to_codes(image).permute(1, 2, 0).numpy()))
     width, height = (max(1, round(side * zoom)) for side in canvas.size)
     canvas = canvas.resize((width, height), pillow.Resampling.LANCZOS)
@@ -196,6 +212,10 @@ def grid(
     Raises ArgumentError where ``columns`` or ``cell`` is not positive, and for a batch of no image.
     """
     check_whole("cell", cell, 1)
+    if not isinstance(batch, Batch):
+        raise ArgumentError(
+            f"batch wanted fnpipe.Batch, one of a loader's, came {type(batch).__name__}"
+        )
     batch = batch.to("cpu")  # at once: a GPU would be waited for at every instance
     zoom = cell / max(batch.images.shape[2:])
     pictures = [
@@ -206,5 +226,7 @@ def grid(
 
 
 def save(image: UInt8[Tensor, "3 h w"], path: str | Path) -> None:
-    """Write a picture as PNG, whatever the suffix of ``path``."""
+    """Write a picture as PNG, whatever the suffix of ``path``. Errors: ArgumentError for floats."""
+    if image.dtype != torch.uint8 or image.ndim != 3 or image.shape[0] != 3:
+        raise ArgumentError(f"image wanted uint8[3, h, w], came {brief(image)}")
     pillow.fromarray(image.permute(1, 2, 0).numpy()).save(path, format="PNG")

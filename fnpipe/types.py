@@ -7,13 +7,17 @@ y points down.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, TypeVar, dataclass_transform
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float32, Float64, Int32, Int64, Shaped, UInt8
 from torch import Tensor
-from torch.utils import _pytree as pytree
+
+from fnpipe.values import Movable as Movable
+from fnpipe.values import map_tensors as map_tensors
+from fnpipe.values import static as static
+from fnpipe.values import value as value
 
 
 Image = UInt8[Tensor, "3 h w"]
@@ -41,8 +45,6 @@ Maps = Float64[Tensor, "*batch 3 3"]
 Sizes = Int64[Tensor, "*batch 2"]
 """Width, height."""
 
-T = TypeVar("T")
-
 
 class ArgumentError(ValueError):
     """An argument is not what was wanted. The message names it, what was wanted and what came."""
@@ -52,6 +54,12 @@ def check_whole(name: str, value: Any, least: int) -> None:
     """Errors: ArgumentError where ``value`` is no integer from ``least`` on."""
     if type(value) is not int or value < least:
         raise ArgumentError(f"{name} wanted an integer >= {least}, came {value!r}")
+
+
+def check_flag(name: str, value: Any) -> None:
+    """Errors: ArgumentError for what is neither True nor False: of a word, all are true."""
+    if not isinstance(value, bool):
+        raise ArgumentError(f"{name} wanted True or False, came {value!r:.80}")
 
 
 class DataError(ValueError):
@@ -67,66 +75,6 @@ class LoaderError(RuntimeError):
 
     The message names the worker, the batch and sample it was at, and the limit that was met.
     """
-
-
-def static(**options: Any) -> Any:
-    """A field that is part of a value's structure: not a tensor, compared by ``==``."""
-    return field(metadata={"static": True}, **options)
-
-
-@dataclass_transform(frozen_default=True, field_specifiers=(static, field))
-def value(cls: type[T]) -> type[T]:
-    """Make a class a frozen dataclass and a pytree whose leaves are its tensors.
-
-    Fields made with :func:`static` become the structure. Tensors have no useful ``==``, so such
-    values compare by identity; :func:`fnpipe.testing.assert_same_bits` compares their bytes.
-    """
-    made = dataclass(frozen=True, eq=False)(cls)
-    names = [f.name for f in fields(made) if not f.metadata.get("static")]  # type: ignore[arg-type]
-    fixed = [f.name for f in fields(made) if f.metadata.get("static")]  # type: ignore[arg-type]
-
-    def flatten(x: Any) -> tuple[list[Any], tuple[Any, ...]]:
-        return [getattr(x, n) for n in names], tuple(getattr(x, n) for n in fixed)
-
-    def flatten_with_keys(x: Any) -> tuple[list[tuple[Any, Any]], tuple[Any, ...]]:
-        leaves, context = flatten(x)
-        keyed = [(pytree.GetAttrKey(n), leaf) for n, leaf in zip(names, leaves, strict=True)]
-        return keyed, context
-
-    def unflatten(leaves: Any, context: tuple[Any, ...]) -> Any:
-        return made(
-            **dict(zip(names, leaves, strict=True)), **dict(zip(fixed, context, strict=True))
-        )
-
-    pytree.register_pytree_node(
-        made,
-        flatten,
-        unflatten,
-        serialized_type_name=f"{made.__module__}.{made.__qualname__}",
-        flatten_with_keys_fn=flatten_with_keys,
-    )
-    return made
-
-
-def map_tensors(fn: Callable[[Tensor], Tensor], tree: T) -> T:
-    """Apply ``fn`` to every tensor of a pytree and leave all else as it is."""
-    return pytree.tree_map_only(Tensor, fn, tree)
-
-
-class Movable:
-    """What every value of tensors can do. A mixin without state."""
-
-    def to(self: T, device: torch.device | str, *, non_blocking: bool = False) -> T:
-        """The same value with every tensor on ``device``."""
-        return map_tensors(lambda t: t.to(device, non_blocking=non_blocking), self)
-
-    def pin_memory(self: T) -> T:
-        """The same value, type and all, with every tensor in page-locked memory."""
-        return map_tensors(lambda t: t.pin_memory(), self)
-
-    def replace(self: T, **changes: Any) -> T:
-        """A copy with some fields changed."""
-        return replace(self, **changes)  # type: ignore[type-var]
 
 
 @value

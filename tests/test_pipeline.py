@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -84,8 +85,12 @@ def at(sample: int, *, seed: int = 0, epoch: int = 0) -> fp.Key:
         ),
         (
             lambda: fp.pipe(fp.flip),
-            "pipe: wanted stages, came <class 'fnpipe.stages.geometry.flip'>; a function of three "
-            "planes becomes one by fnpipe.pointwise(fn).drawn(...)",
+            "pipe: wanted stages, came <class 'fnpipe.stages.geometry.flip'>; call it: flip(...)",
+        ),
+        (
+            lambda: fp.pipe(SimpleNamespace(name="half", draw=None)),
+            "pipe: wanted stages, came namespace(name='half', draw=None); a stage of geometry has "
+            "name, projective, draw and move",
         ),
         (
             lambda: fp.pipe(abs),
@@ -95,7 +100,7 @@ def at(sample: int, *, seed: int = 0, epoch: int = 0) -> fp.Key:
     ],
     ids=[
         *("a name twice", "a layout later", "a finish earlier", "masks twice", "a class"),
-        "a function",
+        *("half a stage", "a function"),
     ],
 )
 def test_what_makes_no_pipeline_is_refused(make: Callable[[], Any], message: str):

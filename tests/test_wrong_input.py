@@ -15,9 +15,10 @@ import json, sys
 from pathlib import Path
 import numpy as np, torch
 from PIL import Image as pillow
+from torchvision.transforms import v2
 import fnpipe as fp
-from fnpipe import recipes
-from fnpipe.adapters.foreign import foreign
+from fnpipe import preview, recipes
+from fnpipe.adapters.foreign import albumentations, foreign, torchvision_v2
 from fnpipe.adapters.huggingface import finish_of, to_detr
 from fnpipe.adapters.torchvision import from_tv_tensors, to_detection, to_tv_tensors
 from fnpipe.adapters.ultralytics import TrainLoader, to_ultralytics
@@ -33,6 +34,7 @@ for i in range(4):
 data = fp.read_coco(folder / "a.json", folder)
 train = recipes.yolo(32)
 key = fp.key(seed=0, epoch=0, sample=0)
+codes = recipes.yolo(32, dtype=torch.uint8)
 later = fp.schedule({0: 3})
 
 def load(data=data, train=train, batch_size=2, seed=0, **options):
@@ -49,6 +51,18 @@ json.dump(said, sys.stdout)
 """
 NO_DATA = "ArgumentError: data wanted a data set, as fnpipe.read_coco gives one, came "
 NO_PIPE = "ArgumentError: pipeline wanted fnpipe.pipe(...), or a schedule or buckets of them, came "
+ONE = "TypeError: a data set is indexed by one photo, came "
+OTHER = (
+    "ArgumentError: sample has other targets or another size than data[0], whose are taken: "
+    "sample.replace(data=None) stands alone"
+)
+PLANES = "ArgumentError: <lambda> wanted to return r, g, b, float32 planes of their shape, came "
+HSV = (
+    "ArgumentError: adjust_hsv wanted image Float32[Tensor, '*batch 3 h w'], turns Float32[Tensor, "
+    "'*batch'], saturation Float32[Tensor, '*batch'], value Float32[Tensor, '*batch']; came "
+)
+MOVES = "ArgumentError: torchvision_v2: "
+AUDIT = "ArgumentError: audit wanted a function and an example of its arguments, came "
 NO_RING = "wants outlines, and data has none: its reader's task='segment' reads them"
 NO_BATCH = "ArgumentError: batch wanted fnpipe.Batch, one of a loader's, came "
 NO_DRAW = "wanted a distribution, as fnpipe.uniform(low, high) is one, came "
@@ -90,7 +104,7 @@ WRONG = {
     "fp.make_batch(data, 'yolo', [0], seed=0)": "ArgumentError: pipeline wanted fnpipe.pipe(...), "
     "came 'yolo'",
     "fp.make_batch(data, later, [0], seed=0)": "ArgumentError: pipeline wanted fnpipe.pipe(...), "
-    "came schedule({0: 3})",
+    "came schedule({0: 3}); its .at(epoch) is one",
     "fp.make_batch(data, train, [0.5], seed=0)": "ArgumentError: ids wanted integers, came [0.5]",
     "fp.make_batch(data, train, 'a', seed=0)": "ArgumentError: ids wanted integers, came 'a'",
     "fp.make_batch(data, train, [], seed=0)": "ArgumentError: ids wanted samples in [0, 4), "
@@ -100,7 +114,85 @@ WRONG = {
     "train(0, data[0])": "ArgumentError: a pipeline wanted (fnpipe.key(...), data[i]), came int, "
     "Sample",
     "data[4]": "IndexError: photo 4: there are 4",
-    "data[0:2]": "TypeError: a data set is indexed by one photo; a part of it is data.subset(...)",
+    "data[0:2]": ONE + "slice(0, 2, None); a part of it is data.subset(...)",
+    "data['a']": ONE + "'a'; a part of it is data.subset(...)",
+    "data.path(4)": "IndexError: photo 4: there are 4",
+    "data.read(4)": "IndexError: photo 4: there are 4",
+    "data.subset([0, 9])": "IndexError: photo 9: there are 4",
+    "train(key, data[0].replace(image=data[0].image / 255))": "ArgumentError: sample.image wanted "
+    "uint8[3, h, w], 8-bit codes, came float32[3, 30, 40]",
+    "train(key, data[0].replace(image='a.png'))": "ArgumentError: sample.image wanted uint8[3, h, "
+    "w], 8-bit codes, came str",
+    "train(key, data[0].replace(targets=None))": "ArgumentError: sample.targets wanted "
+    "fnpipe.Targets, came NoneType",
+    "train(key, data[0].replace(targets=fp.Targets.empty()))": OTHER,
+    "train(key, data[0].replace(image=data[0].image[:, 1:]))": OTHER,
+    "fp.pipe(fp.uniform(0.0, 1.0))": "ArgumentError: pipe: wanted stages, came uniform(0.0, 1.0); "
+    "a function of three planes becomes one by fnpipe.pointwise(fn).drawn(...)",
+    "fp.pipe([fp.flip()])": "ArgumentError: pipe: wanted stages, came [flip()]; pipe(*stages) "
+    "takes them one by one",
+    "fp.pipe(fp.schedule({0: fp.flip()}), fp.masks())": "ArgumentError: pipe: wanted stages, came "
+    "schedule({0: flip()}); given.map(lambda each: pipe(each, ...)) adds to each of its pipelines",
+    "load(shuffle='no')": "ArgumentError: shuffle wanted True or False, came 'no'",
+    "load(drop_last=None)": "ArgumentError: drop_last wanted True or False, came None",
+    "load(ahead=0)": "ArgumentError: ahead wanted True or False, came 0",
+    "load().set_epoch(-1)": "ArgumentError: epoch wanted an integer >= 0, came -1",
+    "load().set_epoch('1')": "ArgumentError: epoch wanted an integer >= 0, came '1'",
+    "load().load_state_dict(None)": "ArgumentError: state wanted what state_dict() gave, came None",
+    "fp.finish(channels_last='false')": "ArgumentError: finish: channels_last wanted True or "
+    "False, came 'false'",
+    "fp.finish(mean=(123.7, 116.3, 103.5))": "ArgumentError: finish: mean wanted three numbers on "
+    "the scale of [0, 1], came (123.7, 116.3, 103.5): codes divided by 255",
+    "fp.solarize(0.5)": "ArgumentError: solarize: threshold wanted a code, 0 to 256, came 0.5; "
+    "that share of 255 is 127.5",
+    "recipes.yolo(32, close_mosaic=-1, epochs=5)": "ArgumentError: close_mosaic wanted an integer "
+    ">= 0, came -1",
+    "fp.pointwise(lambda r, g, b: (r, g)).drawn()": PLANES + "(float32[16], float32[16])",
+    "fp.pointwise(lambda r, g, b: r).drawn()": PLANES + "float32[16]",
+    "fp.pointwise(lambda r, g, b: (r, g, b.mean())).drawn()": PLANES + "(float32[16], float32[16], "
+    "tensor(0.5000))",
+    "fp.pointwise(lambda r, g, b: (r, g, b.byte())).drawn()": PLANES + "(float32[16], float32[16], "
+    "uint8[16])",
+    "fp.testing.prove(lambda r, g, b: r)": PLANES + "float32[16]",
+    "fp.audit(3)": AUDIT + "3 and 0 of them",
+    "fp.audit(train)": AUDIT + "pipe(mosaic(32), affine(translate=0.1, scale=0.5), hsv(hue=0 and "
+    "0 of them",
+    "fp.adjust_hsv(data[0].image, *torch.ones(3))": HSV
+    + "uint8[3, 30, 40], "
+    + "tensor(1.), tensor(1.), tensor(1.)",
+    "fp.adjust_hsv(data[0].image.float(), 0.1, 1.0, 1.0)": HSV
+    + "float32[3, 30, 40], 0.1, 1.0, 1.0",
+    "fp.split_by_owner(None, torch.zeros(1), 1)": "ArgumentError: values wanted a tensor, came "
+    "None: batch.masks is there where a pipeline has fnpipe.masks(...)",
+    "to_detection(fp.make_batch(data, train, [0], seed=0), masks=True)": "ArgumentError: masks "
+    "wanted outlines, and no instance has one: read the data with task='segment'",
+    "to_ultralytics(fp.make_batch(data, codes, [0], seed=0), task='segment')": "ArgumentError: "
+    "masks wanted outlines, and no instance has one: read the data with task='segment'",
+    "from_tv_tensors(data[0].image, None)": "ArgumentError: targets wanted boxes, "
+    "tv_tensors.BoundingBoxes, and labels, came None",
+    "foreign(v2.GaussianBlur(5))": "ArgumentError: foreign wanted a function of an image, came one "
+    "of torchvision: foreign(torchvision_v2(...))",
+    "torchvision_v2(v2.Compose([v2.RandomHorizontalFlip()]))": MOVES + "RandomHorizontalFlip moves "
+    "pixels, and targets would not follow; stages as fnpipe.flip, fnpipe.affine and fnpipe.crop "
+    "move both",
+    "torchvision_v2(3)": "ArgumentError: torchvision_v2 wanted a transform, came 3",
+    "albumentations(None)": "ArgumentError: albumentations wanted a transform, came None",
+    "preview.draw(data[0].image.float() + 255, data[0].targets)": "ArgumentError: image wanted "
+    "8-bit codes or floats in [0, 1], came floats up to 255",
+    "preview.draw(data[0].image, None)": "ArgumentError: targets wanted fnpipe.Targets, came None",
+    "preview.draw(data[0].image, data[0].targets, zoom=0)": "ArgumentError: zoom wanted a number "
+    "> 0, came 0",
+    "preview.draw(data[0].image.permute(1, 2, 0), data[0].targets)": "ArgumentError: image wanted "
+    "[3, h, w], came uint8[30, 40, 3]",
+    "preview.save(data[0].image.float(), '/tmp/x.png')": "ArgumentError: image wanted uint8[3, h, "
+    "w], came float32[3, 30, 40]",
+    "preview.grid(data)": "ArgumentError: batch wanted fnpipe.Batch, one of a loader's, came "
+    "Dataset",
+    "fp.read_coco(None, folder)": "ArgumentError: annotations wanted a path, came None",
+    "fp.read_yolo(None)": "ArgumentError: data wanted a path, came None",
+    "fp.read_yolo('a.yaml', labels=3)": "ArgumentError: labels wanted a folder's name, came 3",
+    "fp.read_coco(folder / 'a.json', folder, pixel_limit='1')": "ArgumentError: pixel_limit "
+    "wanted an integer >= 1, came '1'",
     "fp.key(seed=0, epoch=0, sample=1.5)": "ArgumentError: sample: wanted integers in [0, "
     "4294967296), came 1.5; several are an int64 tensor",
     "fp.key(seed=0, epoch=0, sample=[1, 2])": "ArgumentError: sample: wanted integers in [0, "
@@ -156,6 +248,8 @@ RIGHT = (
     "fp.key(seed=np.int64(3), epoch=np.int64(1), sample=np.int64(2))",
     "load(seed=np.int64(3))",
     "load(seed=torch.tensor(3))",
+    "fp.pipe(fp.letterbox(32))(key, data[0].replace(image=255 - data[0].image))",
+    "fp.pipe(fp.letterbox(32))(key, data[0].replace(data=None, targets=fp.Targets.empty()))",
     "fp.make_batch(data, train, np.arange(2), seed=0)",
     "load(train=fp.pipe(fp.letterbox(32), fp.erase(p=1.0, side=[0.1, 0.2])))",
 )

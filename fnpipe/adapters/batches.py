@@ -48,6 +48,14 @@ def check_batch(batch: Any) -> None:
         )
 
 
+def check_outlines(batch: Batch) -> None:
+    """Errors: ArgumentError where there are instances, and neither masks nor one ring of them."""
+    if batch.masks is None and len(batch.targets) and not len(batch.rings.points):
+        raise ArgumentError(
+            "masks wanted outlines, and no instance has one: read the data with task='segment'"
+        )
+
+
 def fastest(batch: Batch) -> str:
     """Triton on a GPU, torch elsewhere; the bits are the same."""
     return "triton" if batch.boxes.is_cuda else "torch"

@@ -25,6 +25,10 @@ from fnpipe.types import ArgumentError, Plane
 
 
 Codes = UInt8[np.ndarray, "_ _ 3"]
+BRIDGES = {"albumentations": "albumentations", "torchvision.transforms": "torchvision_v2"}
+"""Transforms that take no array as it is: v2's would leave it as it came, and say nothing."""
+MOVING = ("geometric", "crops", "_geometry")
+"""In what modules of theirs Albumentations and torchvision v2 keep what moves pixels."""
 
 
 def untouched(r: Plane, g: Plane, b: Plane, seed: Plane) -> tuple[Plane, Plane, Plane]:
@@ -38,7 +42,8 @@ class foreign:
 
     For each image Python's, NumPy's and torch's generators are seeded and afterwards put back; a
     function that has ``set_random_seed`` (Albumentations') is seeded by it as well. A function that
-    is pickled by name can be sent to workers. Errors: ArgumentError for what is no function.
+    is pickled by name can be sent to workers. Errors: ArgumentError for what is no function of an
+    array, as a transform that :class:`albumentations` or :class:`torchvision_v2` makes one of.
     """
 
     function: Callable[[Any], Any]
@@ -51,6 +56,13 @@ class foreign:
             raise ArgumentError(
                 f"foreign wanted a function of an image, came {self.function!r:.80}"
             )
+        library = type(self.function).__module__
+        for beginning, bridge in BRIDGES.items():
+            if library.startswith(beginning):
+                raise ArgumentError(
+                    f"foreign wanted a function of an image, came one of {library.split('.')[0]}: "
+                    f"foreign({bridge}(...))"
+                )
 
     def draw(self, key: Key) -> Float32[Tensor, "b 1"]:
         """A seed in [0, 2**24), which float32 holds exactly."""
@@ -87,6 +99,18 @@ def seeded(seed: int) -> Iterator[None]:
             np.random.set_state(arrays)
 
 
+def _check_transform(name: str, given: Any) -> None:
+    if not callable(given):
+        raise ArgumentError(f"{name} wanted a transform, came {given!r:.80}")
+    for inner in getattr(given, "transforms", ()):
+        _check_transform(name, inner)
+    if any(f".{part}" in type(given).__module__ for part in MOVING):
+        raise ArgumentError(
+            f"{name}: {type(given).__name__} moves pixels, and targets would not follow; stages as "
+            "fnpipe.flip, fnpipe.affine and fnpipe.crop move both"
+        )
+
+
 @stage
 class albumentations:
     """An Albumentations transform as such a function: ``foreign(albumentations(A.Blur(p=0.5)))``.
@@ -95,6 +119,9 @@ class albumentations:
     """
 
     compose: Any
+
+    def __post_init__(self) -> None:
+        _check_transform("albumentations", self.compose)
 
     def set_random_seed(self, seed: int) -> None:
         self.compose.set_random_seed(seed)
@@ -108,6 +135,9 @@ class torchvision_v2:
     """A torchvision v2 transform of tensors as such a function: it sees uint8 [3, h, w]."""
 
     transform: Callable[[Tensor], Tensor]
+
+    def __post_init__(self) -> None:
+        _check_transform("torchvision_v2", self.transform)
 
     def __call__(self, image: Codes) -> Codes:
         planes = torch.from_numpy(image).permute(2, 0, 1)

@@ -5,6 +5,7 @@ import hashlib
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -22,13 +23,19 @@ from fnpipe.cli.options import (
     source_arguments,
     without_mirrors,
 )
-from fnpipe.types import Batch
+from fnpipe.types import ArgumentError, Batch
 
 
 ROWS = 4
 """Rows and columns of the demo's picture: an epoch a row."""
 PHOTOS = 16
 """In a preview."""
+DEFAULTS: dict[str, Any] = {"recipe": "yolo", "seed": 0, "epoch": 0}
+IGNORED: dict[str, tuple[str, ...]] = {
+    "plain": ("recipe", "size", "seed", "epoch"),
+    "sheet stages": ("count",),
+}
+"""What is no matter where photos are drawn as they are, and where one is."""
 
 
 def training(size: int) -> fp.Pipeline:
@@ -76,6 +83,7 @@ def run_demo(options: argparse.Namespace) -> None:
 def run_preview(options: argparse.Namespace) -> None:
     from fnpipe import preview, sheets
 
+    _refuse_ignored(options)
     data = read(options)
     first = check_index(options.index, data)
     count = options.count or (len(data) if options.sheet == "counts" else PHOTOS)
@@ -98,6 +106,14 @@ def run_preview(options: argparse.Namespace) -> None:
         shown = preview.grid(batch, names=data.names)
     preview.save(shown, options.out)
     print(f"{options.out}: {said}")
+
+
+def _refuse_ignored(options: argparse.Namespace) -> None:
+    """Errors: ArgumentError for an option that what is drawn could only ignore."""
+    kind = "plain" if options.plain else f"sheet {options.sheet}"
+    for name in IGNORED.get(kind, ()):
+        if getattr(options, name) != DEFAULTS.get(name):
+            raise ArgumentError(f"--{name} is not for --{kind}; leave it out")
 
 
 def run_explore(options: argparse.Namespace) -> None:

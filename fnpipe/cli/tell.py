@@ -37,21 +37,45 @@ NOTES = {
 }
 """What a sound data set may have. All else that a reader reports is a problem."""
 
+MOST = 1 / 2
+"""A share that a sound data set does not reach: of DOTA8, 16 of 133 instances leave their photo."""
+
 
 def findings(data: Dataset) -> dict[str, Any]:
     """What :func:`run_check` says of a data set, as a table."""
     counts = data.report.counts
     instances = torch.bincount(data.targets.owner, minlength=len(data))
     per_class = torch.bincount(data.targets.labels, minlength=len(data.names)).tolist()
+    problems = {kind: n for kind, n in counts.items() if kind not in NOTES}
+    unlikely = suspicions(data)
+    if unlikely:
+        problems["unlikely"] = len(unlikely)
     return {
         "photos": len(data),
         "photos_without_instances": int((instances == 0).sum()),
         "instances": len(data.targets),
         "classes": dict(zip(data.names, per_class, strict=True)),
-        "problems": {kind: n for kind, n in counts.items() if kind not in NOTES},
+        "problems": problems,
         "notes": {kind: n for kind, n in counts.items() if kind in NOTES},
-        "lines": list(data.report.lines),
+        "lines": [*data.report.lines, *(f"unlikely: {what}" for what in unlikely)],
     }
+
+
+def suspicions(data: Dataset) -> list[str]:
+    """What is right row by row, and is hardly meant of the whole data set."""
+    count, beyond = len(data.targets), data.report.counts.get("clipped", 0)
+    found = []
+    if beyond > count * MOST:
+        found.append(
+            f"{beyond} of {count} instances leave their photo, as where x0, y0, x1, y1 stands for "
+            "x, y, width, height"
+        )
+    tiny = int(((data.targets.boxes[:, 2:] - data.targets.boxes[:, :2]).amax(1) < 2.0).sum())
+    if tiny > count * MOST:
+        found.append(
+            f"{tiny} of {count} boxes have no side of 2 pixels, as where fractions stand for pixels"
+        )
+    return found
 
 
 def run_check(options: argparse.Namespace) -> int:

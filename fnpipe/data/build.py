@@ -18,7 +18,7 @@ from fnpipe.data.decode import read_image, scan_image
 from fnpipe.data.processes import Bar
 from fnpipe.data.tidy import tidy
 from fnpipe.ops.points import canonical_quads
-from fnpipe.types import ArgumentError, DataError, Rings, Targets
+from fnpipe.types import ArgumentError, DataError, Rings, Targets, check_whole
 
 
 Numbers = Sequence[int | float]
@@ -76,6 +76,14 @@ def check_choice(name: str, value: object, wanted: Sequence[str]) -> None:
         raise ArgumentError(f"{name}: wanted one of {', '.join(wanted)}; got {value!r}")
 
 
+def as_path(name: str, given: object) -> Path:
+    """Argument ``name`` as a path. Errors: ArgumentError."""
+    try:
+        return Path(given)  # type: ignore[arg-type]
+    except TypeError:
+        raise ArgumentError(f"{name} wanted a path, came {given!r:.80}") from None
+
+
 def scan_photos(
     paths: Sequence[Path], notes: Notes, *, scan: str, unreadable: str, pixel_limit: int
 ) -> list[tuple[int, int] | None]:
@@ -87,6 +95,7 @@ def scan_photos(
     """
     check_choice("scan", scan, ("trust", "header", "decode"))
     check_choice("unreadable", unreadable, ("drop", "raise"))
+    check_whole("pixel_limit", pixel_limit, 1)
 
     def look(path: Path) -> tuple[int, int] | DataError:
         try:

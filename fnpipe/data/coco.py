@@ -15,6 +15,7 @@ from fnpipe.data.build import (
     FAULTS,
     Notes,
     Numbers,
+    as_path,
     build,
     check_choice,
     collect,
@@ -78,7 +79,8 @@ def read_coco(
     """
     check_choice("task", task, TASKS)
     check_choice("crowd", crowd, ("ignore", "drop"))
-    source, root, notes = Path(annotations), Path(images), Notes(rows=rows)
+    source, root = as_path("annotations", annotations), as_path("images", images)
+    notes = Notes(rows=rows)
     looks: dict[str, Any] = {"scan": scan, "unreadable": unreadable, "pixel_limit": pixel_limit}
     with naming(source):
         document = _load(source)
@@ -126,6 +128,8 @@ def _load(source: Path) -> Json:
         other = next((entry for entry in document[kind] if type(entry) is not dict), None)
         if other is not None:
             raise DataError(f"{kind}: wanted objects, got {other!r:.80}")
+    if any("segments_info" in entry for entry in document["annotations"]):
+        raise DataError("panoptic annotations; wanted those of instances, an object each")
     return document
 
 

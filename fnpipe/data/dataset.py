@@ -1,6 +1,7 @@
 """A data set as flat tables: where the photos are, how large, and every target in one `Targets`."""
 
 import hashlib
+import operator
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -40,7 +41,7 @@ class Report:
         return "\n".join([*(f"{n} {kind}" for kind, n in self.counts.items()), *self.lines])
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
     """Photos and their targets, in flat tensors that workers share without copying.
 
@@ -69,9 +70,27 @@ class Dataset:
     def __len__(self) -> int:
         return self.sizes.shape[0]
 
+    def __repr__(self) -> str:
+        return (
+            f"<{type(self).__name__}, task {self.task!r}: {len(self)} photos, {len(self.targets)} "
+            f"instances of {len(self.names)} classes, in {self.root}>"
+        )
+
+    def _row(self, index: int) -> int:
+        """The row of photo ``index``. Errors: IndexError, and TypeError for what is no integer."""
+        try:
+            return range(len(self))[operator.index(index)]
+        except IndexError:
+            raise IndexError(f"photo {index}: there are {len(self)}") from None
+        except TypeError:
+            raise TypeError(
+                f"a data set is indexed by one photo, came {index!r:.80}; a part of it is "
+                "data.subset(...)"
+            ) from None
+
     def path(self, index: int) -> Path:
         """The file of photo ``index``; a negative index counts from the end."""
-        index = range(len(self))[index]
+        index = self._row(index)
         start, stop = self.path_offsets[index : index + 2].tolist()
         return self.root / os.fsdecode(self.path_bytes[start:stop].numpy().tobytes())
 
@@ -112,12 +131,7 @@ class Dataset:
 
     def __getitem__(self, index: int) -> Sample:
         """Photo ``index`` with a copy of its targets (``owner`` all 0). Raises ``IndexError``."""
-        if isinstance(index, slice):
-            raise TypeError("a data set is indexed by one photo; a part of it is data.subset(...)")
-        try:
-            index = range(len(self))[index]
-        except IndexError:
-            raise IndexError(f"photo {index}: there are {len(self)}") from None
+        index = self._row(index)
         start, stop = self.offsets[index : index + 2].tolist()
         targets = take(self.targets, torch.arange(start, stop))
         targets = targets.replace(owner=torch.zeros_like(targets.owner))
@@ -129,7 +143,11 @@ class Dataset:
         ``targets.ids`` count the rows of the new one; ``image_ids`` stay. Errors: ArgumentError for
         what is no integers, as a mask is none; IndexError for photos that there are not.
         """
-        chosen = torch.arange(len(self))[as_rows("indices", indices)]
+        wanted = as_rows("indices", indices)
+        beyond = wanted[(wanted < -len(self)) | (wanted >= len(self))]
+        if len(beyond):
+            raise IndexError(f"photo {int(beyond[0])}: there are {len(self)}")
+        chosen = torch.arange(len(self))[wanted]
         rows, offsets = gather_ragged(self.offsets, chosen)
         letters, path_offsets = gather_ragged(self.path_offsets, chosen)
         owner = torch.repeat_interleave(torch.arange(len(chosen)), offsets.diff())
@@ -172,7 +190,11 @@ def reading(data: Dataset) -> str:
     kind = type(data)
     if kind.read is Dataset.read:
         return ""
-    added = {n: v for n, v in vars(data).items() if n not in Dataset.__dataclass_fields__}
+    added = {
+        n: v.fingerprint() if isinstance(v, Dataset) else v
+        for n, v in vars(data).items()
+        if n not in Dataset.__dataclass_fields__
+    }
     return f"{kind.__module__}.{kind.__qualname__}{added!r}"
 
 

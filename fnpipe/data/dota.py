@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 
-from fnpipe.data.build import Notes, build, check_choice, collect, naming, scan_photos
+from fnpipe.data.build import Notes, as_path, build, check_choice, collect, naming, scan_photos
 from fnpipe.data.dataset import Dataset
 from fnpipe.data.decode import PIXEL_LIMIT
 from fnpipe.data.pairs import check_pairs, folder_photos, mirror, read_lines
@@ -40,8 +40,10 @@ def read_dota(
     file.
     """
     check_choice("scan", scan, ("header", "decode"))  # no size is written in the labels
-    root, notes = Path(os.path.abspath(images)), Notes(rows=rows)
-    pairs = [(photo, mirror(photo, root, Path(labels))) for photo in folder_photos(root)]
+    root, notes = Path(os.path.abspath(as_path("images", images))), Notes(rows=rows)
+    pairs = [
+        (photo, mirror(photo, root, as_path("labels", labels))) for photo in folder_photos(root)
+    ]
     check_pairs(root, pairs, notes)
     photos = [photo for photo, _ in pairs]
     sizes = scan_photos(photos, notes, scan=scan, unreadable=unreadable, pixel_limit=pixel_limit)

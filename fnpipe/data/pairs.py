@@ -32,7 +32,9 @@ def find_photos(entry: Any, root: Path) -> Iterator[Path]:
         for line in filter(None, map(str.strip, lines)):
             yield Path(os.path.abspath(place.parent / line))
     else:
-        raise DataError(f"no folder or file {place}; pass root= if the data set lies elsewhere")
+        raise DataError(
+            f"no folder or file {place}; pass root= (--root) if the data set lies elsewhere"
+        )
 
 
 def folder_photos(folder: Path) -> list[Path]:
@@ -88,7 +90,7 @@ def check_pairs(root: Path, pairs: list[Pair], notes: Notes) -> None:
     if not any(label.is_file() for _, label in pairs):
         raise DataError(
             f"none of {len(pairs)} photos has a label file; the first was looked for at "
-            f"{pairs[0][1]}; pass labels= to say where they lie"
+            f"{pairs[0][1]}; pass labels= (--labels) to say where they lie"
         )
     for folder in {label.parent for label in owner}:
         for file in sorted(folder.glob("*.txt")):

@@ -41,7 +41,7 @@ from fnpipe.ops.windows import Windows, measure
 from fnpipe.types import ArgumentError, DataError, Plan, Sources, Words, check_whole
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Pool:
     """Decoded photos of ``data``, which is the data set to draw from: photo i is ``sources`` i.
 
@@ -59,6 +59,9 @@ class Pool:
     order: Order
     file: PoolFile
     rest: "Rest | None" = None
+
+    def __repr__(self) -> str:
+        return f"<Pool, {self.kind!r}: {self.bytes / 1e6:.1f} MB of {self.data!r}>"
 
     @property
     def bytes(self) -> int:

@@ -17,6 +17,7 @@ import yaml
 from fnpipe.data.build import (
     Notes,
     Numbers,
+    as_path,
     build,
     check_choice,
     collect,
@@ -35,7 +36,7 @@ from fnpipe.data.pairs import (
     swap_folder,
 )
 from fnpipe.ops.points import check_keypoint_flip
-from fnpipe.types import DataError
+from fnpipe.types import ArgumentError, DataError
 
 
 TASKS = ("detect", "segment", "pose", "obb")
@@ -78,7 +79,9 @@ def read_yolo(
     unknown class, another number of columns, NaN, pixels; two photos with one label file; and where
     no photo at all has a label file.
     """
-    source = Path(data)
+    source = as_path("data", data)
+    if not isinstance(labels, str):
+        raise ArgumentError(f"labels wanted a folder's name, came {labels!r:.80}")
     with naming(source):
         config = _load(source)
         base = Path(os.path.abspath(source.parent / str(config.get("path") or "")))
@@ -91,8 +94,9 @@ def read_yolo(
         if not photos:
             raise DataError(f"split {split!r}: no photos in {config[split]} of {base}")
         flip = config.get("flip_idx") or () if keypoint_flip is None else keypoint_flip
+        rules = Rules(task, classes, shape, box_rows)
+        _check(rules, flip, scan)
     pairs = [(photo, swap_folder(photo, labels)) for photo in photos]
-    rules = Rules(task, classes, shape, box_rows)
     return _assemble(base, pairs, rules, flip, Notes(rows=rows), unreadable, scan, pixel_limit)
 
 
@@ -115,9 +119,12 @@ def read_yolo_folders(
     ``names`` are the classes, by id; ``keypoint_shape`` is how many keypoints a pose has, and of
     how many numbers (2 or 3). All else as in :func:`read_yolo`.
     """
-    base = Path(os.path.abspath(images))
-    pairs = [(photo, mirror(photo, base, Path(labels))) for photo in folder_photos(base)]
+    base = Path(os.path.abspath(as_path("images", images)))
+    pairs = [
+        (photo, mirror(photo, base, as_path("labels", labels))) for photo in folder_photos(base)
+    ]
     rules = Rules(task, _classes({"names": names}), keypoint_shape, box_rows)
+    _check(rules, keypoint_flip, scan)
     notes = Notes(rows=rows)
     return _assemble(base, pairs, rules, keypoint_flip, notes, unreadable, scan, pixel_limit)
 
@@ -152,7 +159,6 @@ def _assemble(
     scan: str,
     pixel_limit: int,
 ) -> Dataset:
-    _check(rules, flip, scan)
     check_pairs(root, pairs, notes)
     photos = [photo for photo, _ in pairs]
     found = scan_photos(photos, notes, scan=scan, unreadable=unreadable, pixel_limit=pixel_limit)
@@ -195,7 +201,8 @@ def _check(rules: Rules, flip: Sequence[int], scan: str) -> None:
     check_choice("scan", scan, ("header", "decode"))  # fractions need the photo's size
     k, d = rules.shape
     if rules.task == "pose" and d not in (2, 3):
-        raise DataError(f"kpt_shape: wanted [keypoints, 2 or 3] for poses, got {[k, d]}")
+        got = [k, d] if k or d else "none"
+        raise DataError(f"kpt_shape: wanted [keypoints, 2 or 3] for poses, got {got}")
     if rules.task == "pose" and flip:
         check_keypoint_flip(flip, k)
 
@@ -203,6 +210,8 @@ def _check(rules: Rules, flip: Sequence[int], scan: str) -> None:
 def _load(source: Path) -> dict[str, Any]:
     try:
         config = yaml.safe_load(source.read_text(encoding="utf-8"))
+    except IsADirectoryError:
+        raise DataError("a folder; wanted the file that names its splits, data.yaml") from None
     except OSError as error:
         raise DataError(str(error.strerror)) from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -245,7 +254,7 @@ def _rows(label: Path, owner: int, rules: Rules, notes: Notes) -> Iterator[Row]:
     seen = set()
     for place, columns in read_lines(label, notes):
         with notes.refusals(), naming(place):
-            values = tuple(map(float, columns))
+            values = _numbers(columns)
             row = _row(values, owner, place, rules)
             if values in seen:
                 notes.add("duplicate row", place)
@@ -254,6 +263,14 @@ def _rows(label: Path, owner: int, rules: Rules, notes: Notes) -> Iterator[Row]:
             else:
                 yield row
             seen.add(values)
+
+
+def _numbers(columns: Sequence[str]) -> tuple[float, ...]:
+    try:
+        return tuple(map(float, columns))
+    except ValueError:
+        row = " ".join(columns)
+        raise DataError(f"wanted numbers with blanks between, got {row:.60}") from None
 
 
 def _row(values: Numbers, owner: int, place: str, rules: Rules) -> Row | None:

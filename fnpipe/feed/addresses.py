@@ -12,7 +12,7 @@ from torch import Tensor
 from fnpipe.feed.ranks import Share
 from fnpipe.keys import permute
 from fnpipe.schedules import Schedule, value_at, values_of
-from fnpipe.types import ArgumentError, check_whole
+from fnpipe.types import ArgumentError, check_flag, check_whole
 
 
 GROUP = 16
@@ -81,6 +81,8 @@ class Epochs:
 
     def check(self) -> None:
         """Errors: ArgumentError where an epoch would have no batch."""
+        check_flag("shuffle", self.shuffle)
+        check_flag("drop_last", self.drop_last)
         for size in values_of(self.batch_size):
             check_whole("batch_size", size, 1)
             if self.drop_last and self.count < size:

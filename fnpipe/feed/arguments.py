@@ -11,7 +11,7 @@ from fnpipe.pipeline import Pipeline
 from fnpipe.schedules import values_of
 from fnpipe.stages.masks import masks
 from fnpipe.stages.paste import copy_paste
-from fnpipe.types import ArgumentError, check_whole
+from fnpipe.types import ArgumentError, check_flag, check_whole
 
 
 def check_parts(data: Any, pipeline: Any, pool: Any) -> None:
@@ -41,9 +41,10 @@ def _check_rings(data: Dataset, pipeline: Pipeline) -> None:
 
 
 def check_numbers(
-    *, workers: Any, prefetch: Any, memory: Any, timeout: Any, start_method: Any
+    *, workers: Any, prefetch: Any, memory: Any, ahead: Any, timeout: Any, start_method: Any
 ) -> None:
     """Errors: ArgumentError for a number out of range, or an unknown start method."""
+    check_flag("ahead", ahead)
     check_whole("workers", workers, 0)
     check_whole("prefetch", prefetch, 1)
     if memory is not None:

@@ -42,11 +42,13 @@ def _source(function: Callable[..., Any]) -> str:
     return f"{text}{inspect.getclosurevars(function).nonlocals}"
 
 
-def position(state: dict[str, Any], own: dict[str, Any], *, strict: bool) -> tuple[int, int]:
+def position(state: Any, own: dict[str, Any], *, strict: bool) -> tuple[int, int]:
     """The (epoch, step) of a state, if it is one of a loader of this identity.
 
     Not ``strict``, only what a step means is compared: its batch size. Errors: ArgumentError.
     """
+    if not isinstance(state, dict):
+        raise ArgumentError(f"state wanted what state_dict() gave, came {state!r:.80}")
     if state.get("version") != VERSION:
         raise ArgumentError(f"state wanted version {VERSION}, came {state.get('version')!r}")
     for name in own if strict else ("batch_size",):

@@ -245,7 +245,8 @@ class Workers:
         told = [self._at(own[p.pid], f"died ({_cause(p.exitcode)})") for p in dead if p.pid in own]
         told += [
             f"a worker (pid {p.pid}) died ({_cause(p.exitcode)}) before its first batch: its own "
-            "error is on stderr; functions of a notebook reach workers by start_method='fork' alone"
+            "error is on stderr; functions typed into a notebook reach workers by "
+            "start_method='fork' alone, those of a module always"
             for p in dead if p.pid not in own
         ]  # fmt: skip
         due = self._taken % self.count if self.count else None

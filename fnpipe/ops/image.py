@@ -2,14 +2,16 @@
 
 from collections.abc import Callable
 from functools import cache, wraps
+from inspect import signature
 from typing import Any, TypeVar
 
 import torch
-from jaxtyping import Float32, jaxtyped
+from jaxtyping import Float32, TypeCheckError, jaxtyped
 from torch import Tensor
 
 from fnpipe.ops.pixel import shift_hsv
 from fnpipe.types import ArgumentError
+from fnpipe.values import brief
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -18,6 +20,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 def typed(fn: F) -> F:
     """Check shapes and dtypes at a public edge; inert while compiling, which cannot trace checks.
 
+    What does not fit is told in one line, by ArgumentError.
     Annotations inside the package stay bare: a check costs 94 us a call, the bare call 10. It is
     built at the first call: beartype's import is half the time that ``import fnpipe`` takes.
     """
@@ -32,7 +35,16 @@ def typed(fn: F) -> F:
     def call(*args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
             return fn(*args, **kwargs)
-        return checked()(*args, **kwargs)
+        try:
+            return checked()(*args, **kwargs)
+        except TypeCheckError:
+            wanted = [
+                f"{p.name} {p.annotation.__name__}" for p in signature(fn).parameters.values()
+            ]
+            came = map(brief, (*args, *kwargs.values()))
+            raise ArgumentError(
+                f"{fn.__name__} wanted {', '.join(wanted)}; came {', '.join(came)}"
+            ) from None
 
     return call  # type: ignore[return-value]
 

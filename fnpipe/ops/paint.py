@@ -12,7 +12,7 @@ from jaxtyping import Int32, Int64, Shaped
 from torch import Tensor
 
 from fnpipe.ops.raster import Masks, masks
-from fnpipe.types import Labels, Owners, Rings
+from fnpipe.types import ArgumentError, Labels, Owners, Rings
 
 
 IndexMaps = Int32[Tensor, "b mh mw"]
@@ -89,4 +89,9 @@ def count(planes: Masks) -> Int64[Tensor, " n"]:
 
 def split_by_owner(values: Shaped[Tensor, "n ..."], owner: Owners, images: int) -> list[Tensor]:
     """The rows of each image, as views: ``images`` tensors, empty where an image owns nothing."""
+    if not isinstance(values, Tensor):
+        raise ArgumentError(
+            f"values wanted a tensor, came {values!r:.80}: batch.masks is there where a pipeline "
+            "has fnpipe.masks(...)"
+        )
     return list(values.split(torch.bincount(owner, minlength=images).tolist()))

@@ -11,7 +11,7 @@ from fnpipe.stages.mix import cutmix as mix_windows
 from fnpipe.stages.mix import mixup as mix_codes
 from fnpipe.stages.mosaic import mosaic as tiles
 from fnpipe.stages.paste import copy_paste as paste
-from fnpipe.types import ArgumentError
+from fnpipe.types import ArgumentError, check_whole
 
 
 Recipe = Any
@@ -200,9 +200,10 @@ def _variant(name: str, changes: Hyper) -> dict[str, Any]:
 
 def _closing(mixed: Pipeline, alone: Pipeline, last: int, epochs: int | None) -> Recipe:
     """``mixed``, and ``alone`` in the ``last`` of ``epochs``. Errors: ArgumentError."""
+    check_whole("close_mosaic", last, 0)
     if not last:
         return mixed
-    if epochs is None or not 0 < last <= epochs:
+    if epochs is None or last > epochs:
         raise ArgumentError(
             f"close_mosaic wanted epochs=, the length of the run, at least {last}, came {epochs}"
         )

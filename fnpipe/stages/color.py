@@ -15,6 +15,7 @@ from fnpipe.keys import Key, fold_in
 from fnpipe.ops import pixel
 from fnpipe.stages.stage import check_number, check_probability, stage
 from fnpipe.types import ArgumentError, Plane
+from fnpipe.values import brief
 
 
 Planes = tuple[Plane, Plane, Plane]
@@ -120,7 +121,22 @@ class pointwise:
         )
         for n, d in fixed:
             _check_drawable(f"{self.fn.__qualname__}.drawn: {n}", d)
+        check_planes(self.fn, len(fixed))
         return color(self, fixed, name or self.fn.__name__)
+
+
+def check_planes(fn: Callable[..., Any], count: int) -> None:
+    """Errors: ArgumentError where ``fn`` of three planes and ``count`` numbers makes no planes.
+
+    Sixteen pixels tell: of fewer planes a renderer would make images of fewer channels.
+    """
+    made = fn(*torch.full((3 + count, 16), 0.5))
+    planes = [p for p in made if isinstance(p, Tensor)] if isinstance(made, tuple | list) else []
+    if len(planes) != 3 or not all(p.shape == (16,) and p.dtype == torch.float32 for p in planes):
+        raise ArgumentError(
+            f"{fn.__qualname__} wanted to return r, g, b, float32 planes of their shape, came "
+            f"{brief(made):.80}"
+        )
 
 
 @dataclass(frozen=True, repr=False)
@@ -258,6 +274,11 @@ class solarize:
 
     def __post_init__(self) -> None:
         check_number("solarize", "threshold", self.threshold, 0.0, 256.0)
+        if 0 < self.threshold < 1:
+            raise ArgumentError(
+                f"solarize: threshold wanted a code, 0 to 256, came {self.threshold}; that share "
+                f"of 255 is {self.threshold * 255:g}"
+            )
         check_probability("solarize", "p", self.p)
 
     def draw(self, key: Key) -> Row:

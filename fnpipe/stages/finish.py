@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY
 import torch
 
 from fnpipe.stages.stage import check_number, check_probability, stage
-from fnpipe.types import ArgumentError, Finish
+from fnpipe.types import ArgumentError, Finish, check_flag
 
 
 DTYPES = (torch.uint8, torch.float16, torch.bfloat16, torch.float32)
@@ -32,12 +32,18 @@ class finish:
         if self.dtype not in DTYPES:
             wanted = ", ".join(str(d) for d in DTYPES)
             raise ArgumentError(f"finish: dtype wanted one of {wanted}, came {self.dtype!r}")
+        check_flag("finish: channels_last", self.channels_last)
         for name in ("mean", "std"):
             given = getattr(self, name)
             if given is not None:
                 object.__setattr__(self, name, _three(name, given))
         if self.dtype == torch.uint8 and (self.mean or self.std):
             raise ArgumentError("finish: mean and std want a float dtype, came torch.uint8")
+        if self.mean is not None and max(self.mean) > 1:
+            raise ArgumentError(
+                f"finish: mean wanted three numbers on the scale of [0, 1], came {self.mean}: "
+                "codes divided by 255"
+            )
         if self.std is not None and not all(s > 0 for s in self.std):
             raise ArgumentError(f"finish: std wanted three numbers > 0, came {self.std}")
 

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 from fnpipe.digests import sources_digest
 from fnpipe.numerics import audit, compiled, count_differences, package
-from fnpipe.stages.color import pointwise
+from fnpipe.stages.color import check_planes, pointwise
 from fnpipe.types import ArgumentError, Finish, Plane
 
 
@@ -64,13 +64,15 @@ def prove(fn: Callable[..., Any] | pointwise, *parameters: float, ahead: bool = 
     ``parameters`` are values to try, one a parameter of ``fn`` after its three planes (each 0.3
     where none are given). Tried are eager, compiled on the CPU, with ``ahead`` an AOT package (half
     a minute to build), and where there is a GPU eager, compiled and Triton on it; Triton's
-    interpreter where there is none. Returns what was tried. Errors: AssertionError that names the
+    interpreter where there is none, for a function of a module: a script's or a notebook's cannot
+    be imported by it. Returns what was tried. Errors: AssertionError that names the
     culprit operation with its line, or the one pixel, of all that differ, that came first.
     """
     given = fn.fn if isinstance(fn, pointwise) else fn
     if not inspect.isfunction(given):
         raise ArgumentError(f"prove wanted a function of r, g, b and parameters, came {fn!r:.80}")
     count = given.__code__.co_argcount - 3
+    check_planes(given, count)
     values = [torch.full((1,), v) for v in (parameters or (0.3,) * count)]
     planes = hard_planes()
     findings = audit(given, *(p[:8] for p in planes), *values)

@@ -134,3 +134,17 @@ def test_an_albumentations_transform(data: fp.Dataset, monkeypatch: pytest.Monke
     ]
     assert_same_bits(images[0], images[1])
     assert not torch.equal(images[0], images[2])
+
+
+def test_an_albumentations_transform_is_told_how_it_becomes_a_function():
+    library = pytest.importorskip("albumentations")
+    with pytest.raises(ArgumentError, match=r"one of albumentations: foreign\(albumentations\("):
+        foreign(library.Blur(p=1.0))
+
+
+@pytest.mark.parametrize("moving", ["HorizontalFlip", "Transpose"])
+def test_an_albumentations_transform_that_moves_pixels_is_refused(moving: str):
+    library = pytest.importorskip("albumentations")
+    with pytest.raises(ArgumentError, match=f"albumentations: {moving} moves pixels"):
+        albumentations(library.Compose([library.Blur(), getattr(library, moving)()]))
+    albumentations(library.Compose([library.Blur(), library.CoarseDropout()]))

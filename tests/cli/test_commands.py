@@ -202,6 +202,44 @@ def test_bill_for_a_program(coco, capsys):
     assert found["bytes"] > found["rgb_bytes"]
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("--plain --recipe pose", "--recipe is not for --plain; leave it out"),
+        ("--plain --size 64", "--size is not for --plain; leave it out"),
+        ("--plain --seed 3", "--seed is not for --plain; leave it out"),
+        ("--plain --epoch 1", "--epoch is not for --plain; leave it out"),
+        ("--sheet stages --count 3", "--count is not for --sheet stages; leave it out"),
+    ],
+)
+def test_what_a_picture_would_ignore_is_refused(coco, capsys, given, message):
+    assert refusal(capsys, "preview", *coco, *given.split()) == f"fnpipe: {message}"
+
+
+@pytest.mark.parametrize(
+    ("bbox", "what"),
+    [
+        (
+            [15, 12, 38, 28],
+            "4 of 4 instances leave their photo, as where x0, y0, x1, y1 stands for x, y, width, "
+            "height",
+        ),
+        (
+            [0.1, 0.2, 0.5, 0.4],
+            "4 of 4 boxes have no side of 2 pixels, as where fractions stand for pixels",
+        ),
+    ],
+)
+def test_boxes_that_are_hardly_meant_are_a_problem(coco, capsys, bbox, what):
+    file = Path(coco[1])
+    document = json.loads(file.read_text())
+    document["annotations"] = [a | {"bbox": bbox} for a in document["annotations"]]
+    file.write_text(json.dumps(document))
+    found = told(capsys, "check", *coco, code=1)
+    assert found["problems"] == {"unlikely": 1}
+    assert found["lines"][-1] == f"unlikely: {what}"
+
+
 @pytest.mark.parametrize("sheet", ["pairs", "seeds", "stages", "counts"])
 def test_a_sheet_is_a_picture(coco, tmp_path, capsys, sheet):
     if sheet == "counts":

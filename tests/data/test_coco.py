@@ -357,3 +357,10 @@ def test_a_missing_file_is_named(tmp_path: Path):
 def test_an_unknown_option_names_what_is_wanted(load_coco, option: str, wanted: str):
     with pytest.raises(ArgumentError, match=f"{option}: wanted one of {wanted}; got 'x'"):
         load_coco(**{option: "x"})
+
+
+def test_panoptic_annotations_are_told_of(tmp_path: Path):
+    document = {"images": [], "annotations": [{"segments_info": []}], "categories": []}
+    (tmp_path / "a.json").write_text(json.dumps(document))
+    with pytest.raises(DataError, match=r"panoptic annotations; wanted those of instances"):
+        read_coco(tmp_path / "a.json", tmp_path)

@@ -194,3 +194,13 @@ def test_the_index_of_a_large_set_is_a_handful_of_tensors(shared_data: Path):
         task="segment",
     )
     assert len(pickle.dumps(data)) < 450_000  # 36,433 points are 291,464 bytes
+
+
+def test_a_data_set_shows_itself_in_one_line(shared_data: Path):
+    data = read_coco(
+        shared_data / "coco/annotations/instances_val2017.json", shared_data / "coco/val2017"
+    )
+    assert repr(data) == (
+        "<Dataset, task 'detect': 64 photos, 578 instances of 80 classes, in "
+        f"{shared_data / 'coco/val2017'}>"
+    )

@@ -46,6 +46,12 @@ def test_real_photos(shared_data: Path, make_pool, assert_holds):
         assert_holds(make_pool(data, workers=2), data)
 
 
+def test_a_pool_shows_itself_in_one_line(write_photos, make_pool):
+    made = make_pool(write_photos())
+    assert repr(made) == f"<Pool, {made.kind!r}: {made.bytes / 1e6:.1f} MB of {made.data!r}>"
+    assert "\n" not in repr(made)
+
+
 def test_gathering_copies_nothing(write_photos, make_pool):
     data = write_photos()
     made = make_pool(data)

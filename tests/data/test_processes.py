@@ -69,6 +69,6 @@ next(iter(fp.Loader(
     done = run(READ + notebook, data.root, tmp_path)
     assert "Can't get attribute 'mine' on <module '__main__'" in done.stderr
     assert (
-        " died (exit code 1) before its first batch: its own error is on stderr; functions of a "
-        "notebook reach workers by start_method='fork' alone"
+        " died (exit code 1) before its first batch: its own error is on stderr; functions typed "
+        "into a notebook reach workers by start_method='fork' alone, those of a module always"
     ) in done.stderr

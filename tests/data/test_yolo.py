@@ -59,7 +59,9 @@ def test_real_oriented_boxes(shared_data: Path, split: str, instances: int):
 
 
 def test_a_yaml_whose_path_is_elsewhere_says_so(shared_data: Path):
-    with pytest.raises(DataError, match=r"dota8\.yaml: no folder or file .*; pass root= if"):
+    with pytest.raises(
+        DataError, match=r"dota8\.yaml: no folder or file .*; pass root= \(--root\) if"
+    ):
         read_yolo(shared_data / "dota8" / "dota8.yaml", task="obb")
 
 
@@ -227,7 +229,7 @@ def test_boxes_of_poses_are_not_taken_for_polygons(load_yolo):
         ("0 .1 .1 .2 .2 .3 .3 .4", {"task": "segment"}, "8 columns; wanted 5"),
         (BOX, {"task": "obb"}, r"5 columns; wanted 9 \(class, 4 corners\)"),
         ("0 320 240 64 48", {}, "position 320; wanted fractions of the photo"),
-        ("cat 0.5 0.5 0.1 0.1", {}, "could not convert string to float: 'cat'"),
+        ("cat 0.5 0.5 0.1 0.1", {}, "wanted numbers with blanks between, got cat 0.5 0.5 0.1 0.1"),
         (
             "0 .5 .5 .2 .2 .1 .1 3",
             {"task": "pose", "config": {"kpt_shape": [1, 3]}},
@@ -332,3 +334,17 @@ def test_options_are_checked(load_yolo, tmp_path: Path):
         read_yolo_folders(tmp_path / "nowhere", tmp_path, ["cat"])
     with pytest.raises(DataError, match=r"empty: no photos"):
         read_yolo_folders(tmp_path / "empty", tmp_path, ["cat"])
+
+
+def test_a_folder_in_place_of_its_yaml_is_told_of(tmp_path: Path):
+    with pytest.raises(DataError, match=r": a folder; wanted the file that names its splits, data"):
+        read_yolo(tmp_path)
+
+
+def test_poses_without_a_shape_are_told_of_with_the_file(tmp_path: Path):
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "a.png").write_bytes(b"")
+    file = tmp_path / "data.yaml"
+    file.write_text("train: images\nnames: [leaf]\n")
+    with pytest.raises(DataError, match=r"data\.yaml: kpt_shape: wanted .* for poses, got none$"):
+        read_yolo(file, task="pose")

@@ -2,6 +2,8 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -219,3 +221,48 @@ def test_an_option_out_of_range_is_refused(make: Callable[[], Any], message: str
 def test_an_option_that_is_not_there_is_refused():
     with pytest.raises(TypeError, match="unexpected keyword argument 'angle'"):
         fp.affine(angle=30)  # type: ignore[call-arg]
+
+
+@dataclass(frozen=True)
+class moving:
+    """A stage of geometry that answers with what it is given."""
+
+    answer: Callable[[Tensor], Any]
+    name: str = "moving"
+    projective = False
+
+    def draw(self, key: fp.Key) -> Tensor:
+        return torch.zeros(*key.sample.shape, 1, dtype=torch.float64)
+
+    def move(self, drawn: Tensor, frames: Tensor) -> Any:
+        return self.answer(frames)
+
+    def __repr__(self) -> str:
+        return "moving()"
+
+
+@pytest.mark.parametrize(
+    ("answer", "came"),
+    [
+        (lambda frames: None, "None"),
+        (lambda frames: torch.eye(3).repeat(2, 1, 1), "float32[2, 3, 3]"),
+        (lambda frames: (torch.eye(3).repeat(2, 1, 1), None), "(float32[2, 3, 3], None)"),
+        (
+            lambda frames: (torch.eye(3).repeat(2, 1, 1)[:, :2], frames),
+            "(float32[2, 2, 3], float64[2, 2])",
+        ),
+    ],
+    ids=["nothing", "a map alone", "no frames", "two rows"],
+)
+def test_a_stage_that_returns_no_maps_and_frames_is_told_of(answer: Any, came: str):
+    data: Any = SimpleNamespace(
+        sizes=torch.tensor([[20, 10], [30, 10]]),
+        targets=fp.Targets.empty(),
+        offsets=torch.zeros(3, dtype=torch.int64),
+        keypoint_flip=(),
+        read=len,
+    )
+    train = fp.pipe(fp.letterbox(8), moving(answer))
+    wanted = "moving(): move wanted to return (maps float64[2, 3, 3], frames float64[2, 2]), came "
+    with pytest.raises(ArgumentError, match=f"^{re.escape(wanted + came)}$"):
+        train.draw(fp.key(seed=0, epoch=0, sample=torch.arange(2)), data)
