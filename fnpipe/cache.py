@@ -63,10 +63,10 @@ def turn(path: Path, *, wait: float, tell: Callable[[str], None]) -> Iterator[No
         except OSError:
             break
         if held is None:
+            sleep(POLL)  # by then the lock names its holder
             if not told:
                 told = True
                 tell(_holder(name))
-            sleep(POLL)
     try:
         yield
     finally:
