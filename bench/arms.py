@@ -314,11 +314,11 @@ ARMS: dict[str, Callable[[Task], Input]] = {
 MAIN = tuple(ARMS)[:7]
 ABLATION = {
     "decode cache": ("fnpipe/source without pool", "fnpipe/source"),
-    "decode cache, finished": ("fnpipe/finished without pool", "fnpipe/finished"),
+    "decode cache at finished": ("fnpipe/finished without pool", "fnpipe/finished"),
     "prepared sources": ("fnpipe/source 320", "fnpipe/source 320 prepared"),
     "deferred colour": ("fnpipe/finished", "fnpipe/warped"),
     "fused colour pass": ("fnpipe/warped eager", "fnpipe/warped"),
-    "fused, not compiled": ("fnpipe/warped compiled", "fnpipe/warped"),
+    "fused for compiled": ("fnpipe/warped compiled", "fnpipe/warped"),
     "next epoch ahead": ("fnpipe/source not ahead", "fnpipe/source"),
     "masks in windows": ("fnpipe/masks dense", "fnpipe/masks window"),
     "masks by parity": ("fnpipe/masks window", "fnpipe/masks parity"),
