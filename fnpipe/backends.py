@@ -8,7 +8,6 @@ compares its first image with eager's (the canary) and refuses to go on where a 
 
 import inspect
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -67,7 +66,10 @@ def renderer(recipe: Recipe, backend: str) -> Run:
 
 
 def warper(recipe: Recipe, backend: str) -> Run:
-    """``(sources, plan) -> planes`` [b, 3, h, w], float32 codes before the colour; as above."""
+    """``(sources, plan) -> planes`` [b, 3, h, w], float32 codes before the colour stages.
+
+    A package also takes ``empty``, which gives the memory for them.
+    """
     return _part("warp", recipe, backend)
 
 
@@ -287,16 +289,13 @@ def _packaged(part: str, recipe: Recipe) -> Run:
             raise ArgumentError(f"backend 'package' runs on the CPU, came {plan.maps.device}")
         out = _room(part, recipe, len(plan), empty)
         bare = plan.replace(overs=())
-        asked = [(replace(recipe, layers=0), [*flatten(sources, bare), *out.unbind(1)])]
+        fills = [load(replace(recipe, layers=0), [*flatten(sources, bare), *out.unbind(1)])]
         which = [0] * len(plan)
         if plan.overs:
-            asked.append((recipe, [*flatten(sources, plan), *out.unbind(1)]))
+            fills.append(load(recipe, [*flatten(sources, plan), *out.unbind(1)]))
             which = torch.stack([over.active for over in plan.overs]).any(0).int().tolist()
-        if len(loaded) < len(asked):  # side by side: to build one takes half a minute
-            with ThreadPoolExecutor() as threads:
-                tuple(threads.map(load, *zip(*asked, strict=True)))
-        fills = [load(*each) for each in asked]
-        for image, (fill, rows) in enumerate(fills[choice] for choice in which):
+        for image, choice in enumerate(which):
+            fill, rows = fills[choice]
             fill(sources.words, *rows[image])
         return out
 

@@ -1,8 +1,8 @@
 """Packages of compiled code: built once on a machine, by one process, and loaded in milliseconds.
 
 Who wants a package that is not there exports its function and starts a process that compiles it,
-with nothing of the caller's in it: two can be built side by side, warnings of compilers stay there,
-and a package that ends who loads it ends nobody else. Others that want it meanwhile wait.
+with nothing of the caller's in it: warnings of compilers stay there, and a package that ends who
+loads it ends nobody else. Others that want it meanwhile wait.
 """
 
 import json
@@ -114,6 +114,7 @@ def _export(
             return fn(*tensors)
 
     shapes = None if dynamic_shapes is None else (tuple(dynamic_shapes),)
+    # By the thread that asks: in one made for it the second export of a process crashed torch 2.11.
     with _exporting, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's own, of what is deprecated in it
         exported = torch.export.export(Module(), example, dynamic_shapes=shapes)

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from threading import Barrier
 from typing import Any
 
 import pytest
@@ -231,27 +230,6 @@ def test_a_package_takes_one_image_at_a_time(
     renderer(recipe, "package")(sources, plan)
     assert len(keys) == 1
     assert str(recipe.size) in keys[0]
-
-
-def test_the_packages_with_and_without_layers_are_built_side_by_side(
-    monkeypatch: pytest.MonkeyPatch,
-):
-    pipeline = fp.pipe(fp.letterbox(8), fp.mixup(p=0.5), fp.finish(torch.float32))
-    key = fp.key(seed=0, epoch=0, sample=torch.arange(4) % 2)
-    sources, plan = gather(pipeline.draw(key, Album()), Album().read)
-    both, built = Barrier(2), []
-
-    def package(fn: Any, example: list[Tensor], *, key: str, dynamic_shapes: Any) -> Any:
-        both.wait(60)  # for the other, which would be built after this one
-        built.append(key)
-        return fn
-
-    monkeypatch.setattr(numerics, "package", package)
-    recipe = pipeline.recipe(plan.size)
-    for _ in range(2):
-        made = renderer(recipe, "package")(sources, plan)
-        assert torch.equal(made, renderer(recipe, "eager")(sources, plan))
-    assert len(set(built)) == len(built) == 2
 
 
 def test_a_package_is_for_the_cpu(scene: tuple[Recipe, Sources, Plan]):
