@@ -55,9 +55,9 @@ def test_the_demo_is_the_same_twice(tmp_path, capsys):
     assert re.search(r"^\d+\.\d images / s: ", printed[0], flags=re.MULTILINE)
 
 
-@pytest.mark.parametrize("how", [[], ["--plain"]], ids=["augmented", "plain"])
+@pytest.mark.parametrize("how", [["--size", "64"], ["--plain"]], ids=["augmented", "plain"])
 def test_a_preview_is_a_picture(coco, tmp_path, capsys, how):
-    assert main(["preview", *coco, *how, "--size", "64"]) == 0
+    assert main(["preview", *coco, *how]) == 0
     assert capsys.readouterr().out == f"{tmp_path / 'out.png'}: photos 0 to 0 of 1\n"
     with pillow.open(tmp_path / "out.png") as picture:
         assert picture.format == "PNG"

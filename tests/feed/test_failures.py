@@ -117,7 +117,9 @@ def test_an_error_of_the_next_epoch_waits_for_it(data: Dataset, tmp_path: Path):
 
 
 def never(r: Tensor, g: Tensor, b: Tensor) -> Any:
-    raise ZeroDivisionError("never")
+    if r.numel() > 16:  # not where it becomes a stage, which tries it on so many pixels
+        raise ZeroDivisionError("never")
+    return r, g, b
 
 
 def test_the_stage_is_named(data: Dataset):
