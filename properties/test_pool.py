@@ -34,7 +34,7 @@ STAGES = (
     *(fp.letterbox(24), fp.resize(24), fp.crop(24), fp.mosaic(24)),
     *(fp.affine(degrees=9.0, scale=0.5, perspective=0.0005), fp.flip(horizontal=0.5)),
     *(fp.hsv(hue=0.5, saturation=0.7, value=0.4), fp.brightness(0.5), fp.contrast(0.5)),
-    *(fp.grayscale(p=0.5), fp.solarize(0.5), fp.posterize(4)),
+    *(fp.grayscale(p=0.5), fp.solarize(128), fp.posterize(4)),
 )
 
 
