@@ -17,6 +17,8 @@ from fnpipe.types import ArgumentError, Batch, Image, Targets, check_whole
 from fnpipe.values import brief
 
 
+FLOATS = 8.0
+"""More than any image has that was normalised by a mean and a deviation, as 2.64 by ImageNet's."""
 SHARPNESS = 2
 """Targets are drawn this many times too large and shrunk: Pillow's own lines have jagged edges."""
 GOLDEN = 0.61803399
@@ -33,10 +35,6 @@ def color(label: int) -> Color:
     """A class's own bright colour, the same in every picture."""
     r, g, b = colorsys.hsv_to_rgb((0.56 + label * GOLDEN) % 1.0, 0.78, 1.0)
     return round(r * 255), round(g * 255), round(b * 255)
-
-
-FLOATS = 8.0
-"""More than any image has that was normalised by a mean and a deviation, as 2.64 by ImageNet's."""
 
 
 def to_codes(image: Shaped[Tensor, "3 h w"]) -> Image:

@@ -13,12 +13,23 @@ import numpy as np
 import torch
 from jaxtyping import Int64, UInt8
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from fnpipe.data.decode import PIXEL_LIMIT, read_image, read_packed
 from fnpipe.ops.annotate import take
 from fnpipe.ops.points import gather_ragged
 from fnpipe.ops.warp import pack_image
-from fnpipe.types import ArgumentError, DataError, Image, Offsets, Sample, Sizes, Targets, Words
+from fnpipe.types import (
+    ArgumentError,
+    DataError,
+    Image,
+    Movable,
+    Offsets,
+    Sample,
+    Sizes,
+    Targets,
+    Words,
+)
 
 
 class Changed(DataError):
@@ -190,12 +201,15 @@ def reading(data: Dataset) -> str:
     kind = type(data)
     if kind.read is Dataset.read:
         return ""
-    added = {
-        n: v.fingerprint() if isinstance(v, Dataset) else v
-        for n, v in vars(data).items()
-        if n not in Dataset.__dataclass_fields__
-    }
+    added = {n: _content(v) for n, v in vars(data).items() if n not in Dataset.__dataclass_fields__}
     return f"{kind.__module__}.{kind.__qualname__}{added!r}"
+
+
+def _content(value: Any) -> Any:
+    """What tells a value from others by its ``repr``: that of one with tensors is brief."""
+    if isinstance(value, Dataset):
+        return value.fingerprint()
+    return pytree.tree_flatten(value) if isinstance(value, Movable) else value
 
 
 def check_pool(pool: Any, data: Any, *, cut: str = "finished") -> None:

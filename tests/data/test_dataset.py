@@ -3,7 +3,7 @@
 import pickle
 import re
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,10 @@ from PIL import Image
 
 from fnpipe import Loader, crop, make_batch, pipe
 from fnpipe.data.coco import read_coco
-from fnpipe.data.dataset import Dataset, Report
+from fnpipe.data.dataset import Dataset, Report, reading
 from fnpipe.data.prepare import prepare
 from fnpipe.ops.warp import unpack
-from fnpipe.types import ArgumentError, DataError
+from fnpipe.types import ArgumentError, DataError, Rings
 
 
 @pytest.fixture
@@ -204,3 +204,23 @@ def test_a_data_set_shows_itself_in_one_line(shared_data: Path):
         "<Dataset, task 'detect': 64 photos, 578 instances of 80 classes, in "
         f"{shared_data / 'coco/val2017'}>"
     )
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Lined(Dataset):
+    """Photos with outlines drawn into them."""
+
+    lines: Rings
+
+    def read(self, index: int) -> torch.Tensor:
+        raise NotImplementedError
+
+
+def test_how_photos_are_read_is_told_by_the_content_of_what_a_subclass_adds(pair: Dataset):
+    def lined(x: float) -> Dataset:
+        parts = {f.name: getattr(pair, f.name) for f in fields(pair)}
+        lines = Rings(torch.full((3, 2), x), torch.tensor([0, 3]), torch.tensor([0, 1]))
+        return Lined(**parts, lines=lines)
+
+    assert reading(pair) == ""
+    assert reading(lined(1.0)) == reading(lined(1.0)) != reading(lined(2.0))
