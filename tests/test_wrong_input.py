@@ -34,7 +34,6 @@ for i in range(4):
 data = fp.read_coco(folder / "a.json", folder)
 train = recipes.yolo(32)
 key = fp.key(seed=0, epoch=0, sample=0)
-codes = recipes.yolo(32, dtype=torch.uint8)
 later = fp.schedule({0: 3})
 
 def load(data=data, train=train, batch_size=2, seed=0, **options):
@@ -164,10 +163,6 @@ WRONG = {
     + "float32[3, 30, 40], 0.1, 1.0, 1.0",
     "fp.split_by_owner(None, torch.zeros(1), 1)": "ArgumentError: values wanted a tensor, came "
     "None: batch.masks is there where a pipeline has fnpipe.masks(...)",
-    "to_detection(fp.make_batch(data, train, [0], seed=0), masks=True)": "ArgumentError: masks "
-    "wanted outlines, and no instance has one: read the data with task='segment'",
-    "to_ultralytics(fp.make_batch(data, codes, [0], seed=0), task='segment')": "ArgumentError: "
-    "masks wanted outlines, and no instance has one: read the data with task='segment'",
     "from_tv_tensors(data[0].image, None)": "ArgumentError: targets wanted boxes, "
     "tv_tensors.BoundingBoxes, and labels, came None",
     "foreign(v2.GaussianBlur(5))": "ArgumentError: foreign wanted a function of an image, came one "

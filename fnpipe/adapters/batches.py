@@ -1,5 +1,6 @@
 """What bridges take of a batch: its rows, and planes of instances where they are wanted."""
 
+import warnings
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
@@ -30,13 +31,20 @@ def spans(targets: Targets, images: int) -> Iterator[tuple[int, int]]:
 def instance_planes(batch: Batch, *, stride: int) -> Masks:
     """A plane for each row of a batch's targets: ``batch.masks`` where they are such, or made now.
 
-    They are such of a pipeline with ``masks(stride=stride)``; the bits are the same. Errors:
-    ArgumentError where ``stride`` does not divide the images.
+    They are such of a pipeline with ``masks(stride=stride)``; the bits are the same. Warns where no
+    row has a ring, which is no error: where some instances of a data set have none, a small batch
+    may be of these alone. Errors: ArgumentError where ``stride`` does not divide the images.
     """
     height, width = batch.images.shape[2:]
     made = batch.masks
     if made is not None and made.dtype == torch.bool and made.shape[1] * stride == height:
         return made
+    if len(batch.targets) and not len(batch.rings.points):
+        warnings.warn(
+            "masks: no instance of this batch has an outline, so all are empty; if none of the "
+            "data has one, read it with task='segment'",
+            stacklevel=3,
+        )
     return raster.masks(batch.rings, (height, width), stride=stride, impl=fastest(batch))
 
 
@@ -45,14 +53,6 @@ def check_batch(batch: Any) -> None:
     if not isinstance(batch, Batch):
         raise ArgumentError(
             f"batch wanted fnpipe.Batch, one of a loader's, came {type(batch).__name__}"
-        )
-
-
-def check_outlines(batch: Batch) -> None:
-    """Errors: ArgumentError where there are instances, and neither masks nor one ring of them."""
-    if batch.masks is None and len(batch.targets) and not len(batch.rings.points):
-        raise ArgumentError(
-            "masks wanted outlines, and no instance has one: read the data with task='segment'"
         )
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torchvision import tv_tensors
 
-from fnpipe.adapters.batches import bare, check_batch, check_outlines, instance_planes, spans
+from fnpipe.adapters.batches import bare, check_batch, instance_planes, spans
 from fnpipe.ops.annotate import select, take
 from fnpipe.types import ArgumentError, Batch, Rings, Sample, Targets
 
@@ -34,7 +34,6 @@ def to_detection(
     if targets.keypoints.shape[1]:
         fields["keypoints"] = targets.keypoints
     if masks:
-        check_outlines(batch)
         fields["masks"] = instance_planes(batch, stride=1)[kept].view(torch.uint8)
     rows = [
         {name: values[start:stop] for name, values in fields.items()} | {"image_id": batch.ids[i]}

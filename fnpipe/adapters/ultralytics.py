@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fnpipe.adapters.batches import bare, check_batch, check_outlines, fastest, instance_planes
+from fnpipe.adapters.batches import bare, check_batch, fastest, instance_planes
 from fnpipe.data.dataset import Dataset, lacks_outlines
 from fnpipe.loader import Loader
 from fnpipe.ops import paint
@@ -47,7 +47,6 @@ def to_ultralytics(batch: Batch, *, task: str = "detect", mask_ratio: int = 4) -
         "resized_shape": [(height, width)] * len(batch),
     }
     if task == "segment":
-        check_outlines(batch)
         table |= _masks(batch, targets, mask_ratio)
     if task == "pose":
         if not targets.keypoints.shape[1]:

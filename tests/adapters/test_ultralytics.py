@@ -122,6 +122,16 @@ def test_a_training_of_masks_wants_outlines(data: fp.Dataset):
         TrainLoader(loader, 1, task="segment")
 
 
+def test_a_batch_without_outlines_has_empty_masks_and_is_told_of(batch: fp.Batch):
+    bare = batch.replace(
+        targets=batch.targets.replace(rings=fp.Rings.empty(len(batch.targets))), masks=None
+    )
+    with pytest.warns(UserWarning, match="^masks: no instance of this batch has an outline, so"):
+        table = to_ultralytics(bare, task="segment", mask_ratio=1)
+    assert not table["masks"].any()
+    assert table["masks"].shape[0] == len(batch)
+
+
 def test_oriented_boxes_want_quads(batch: fp.Batch):
     bare = batch.targets.replace(quads=torch.zeros(4, 0, 2))
     with pytest.raises(ArgumentError, match=r"^task 'obb' wanted quads, came none: read the data"):
