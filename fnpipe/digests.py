@@ -7,7 +7,9 @@ has none; and functions that a function makes differ in nothing but the numbers 
 
 import inspect
 from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass
 from hashlib import blake2s
+from pathlib import PurePath
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -15,17 +17,15 @@ from typing import Any
 def sources_digest(*functions: Callable[..., Any]) -> str:
     """A digest of the code of ``functions`` and of all of their package that they call by name.
 
-    Values that they close over or read of their modules count where they are numbers, words,
-    tensors or arrays, or tuples, lists, sets and dicts of them; functions and classes by their
-    names, other objects by their class. What is reached through a module's name is not looked at.
-    The same in every process.
+    Values that they close over or read of their modules count as :func:`plain` tells them. What is
+    reached through a module's name is not looked at. The same in every process.
     """
     reached = _reached(functions)
     order = [reached.index(_bare(fn)) for fn in functions]
     digest = blake2s(repr(order).encode(), digest_size=16)
     for fn in reached:
         facts = fn.__code__, fn.__defaults__, fn.__kwdefaults__, dict(_read(fn))
-        digest.update(repr((fn.__module__, fn.__qualname__, _told(facts))).encode())
+        digest.update(repr((fn.__module__, fn.__qualname__, plain(facts))).encode())
     return digest.hexdigest()
 
 
@@ -59,18 +59,26 @@ def _read(fn: FunctionType) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def _told(value: Any) -> Any:
-    """A value as plain ones that have a ``repr`` without an address."""
+def plain(value: Any) -> Any:
+    """A value as ones that have a ``repr`` without an address, the same in every process.
+
+    Numbers, words, paths, tensors and arrays whole, and tuples, lists, sets, dicts and dataclasses
+    of them; functions and classes by their names, other objects by their class.
+    """
     if isinstance(value, CodeType):  # what it does, without where it stands
-        return value.co_code, value.co_names, value.co_varnames, _told(value.co_consts)
+        return value.co_code, value.co_names, value.co_varnames, plain(value.co_consts)
     if isinstance(value, bool | int | float | complex | str | bytes | None):
         return value
+    if isinstance(value, PurePath):
+        return str(value)
     if isinstance(value, tuple | list):
-        return [_told(each) for each in value]
+        return [plain(each) for each in value]
     if isinstance(value, set | frozenset):
-        return sorted(repr(_told(each)) for each in value)
+        return sorted(repr(plain(each)) for each in value)
     if type(value) is dict:  # no cache of weak references
-        return sorted(repr((_told(key), _told(each))) for key, each in value.items())
+        return sorted(repr((plain(key), plain(each))) for key, each in value.items())
+    if is_dataclass(value) and not isinstance(value, type):
+        return type(value).__qualname__, [plain(getattr(value, f.name)) for f in fields(value)]
     if hasattr(value, "tolist") and not isinstance(value, type):
         return str(value.dtype), value.tolist()
     return getattr(value, "__qualname__", type(value).__qualname__)

@@ -72,6 +72,8 @@ def test_functions_are_digested_in_their_order_and_as_often_as_they_are_there():
         ({"a": 1}, {"a": 2}),
         ({1, 2}, {1, 3}),
         (torch.arange(2000), torch.arange(2000) + (torch.arange(2000) == 1000)),
+        (Path("a.cube"), Path("b.cube")),
+        (fp.Rings.empty(1), fp.Rings.empty(2)),
         (half, torch.neg),
         (torch.minimum, torch.maximum),
     ],

@@ -31,7 +31,7 @@ LAYERS = (
 TOP = len(LAYERS) - 1
 RANK = {part: rank for rank, layer in enumerate(LAYERS) for part in layer}
 # Narrower than its line: a reader knows values and arithmetic, never randomness or pipelines.
-ONLY = {"data": {"types", "ops", "data"}}
+ONLY = {"data": {"types", "digests", "ops", "data"}}
 # Imported where they are used, never at the top of a module.
 OPTIONAL = {
     "albumentations",

@@ -348,6 +348,24 @@ def test_a_state_of_another_function_without_a_text_is_refused(data: Dataset):
         loaders[1].load_state_dict(loaders[0].state_dict())
 
 
+def test_what_a_function_closes_over_is_told_by_content_not_by_where_it_lies(data: Dataset):
+    """A function that is closed over lies elsewhere in every process."""
+
+    def made(table: Tensor) -> fp.Loader:
+        def tone(plane: Tensor) -> Tensor:
+            return plane * 0.5
+
+        def toned(r: Tensor, g: Tensor, b: Tensor) -> Any:
+            return tone(r), g * table[0], b
+
+        return load(data, pipeline=fp.pipe(fp.resize(8), fp.pointwise(toned).drawn()))
+
+    loader = made(torch.zeros(2000))
+    loader.load_state_dict(made(torch.zeros(2000)).state_dict())
+    with pytest.raises(ArgumentError, match=r"^state is of a run with functions '"):
+        loader.load_state_dict(made((torch.arange(2000) == 1000).float()).state_dict())
+
+
 def gain(by: float) -> fp.pointwise:
     """Functions of one name and text that do not compute the same."""
 

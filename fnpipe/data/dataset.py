@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from jaxtyping import Int64, UInt8
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from fnpipe.data.decode import PIXEL_LIMIT, read_image, read_packed
+from fnpipe.digests import plain
 from fnpipe.ops.annotate import take
 from fnpipe.ops.points import gather_ragged
 from fnpipe.ops.warp import pack_image
@@ -23,7 +23,6 @@ from fnpipe.types import (
     ArgumentError,
     DataError,
     Image,
-    Movable,
     Offsets,
     Sample,
     Sizes,
@@ -206,10 +205,7 @@ def reading(data: Dataset) -> str:
 
 
 def _content(value: Any) -> Any:
-    """What tells a value from others by its ``repr``: that of one with tensors is brief."""
-    if isinstance(value, Dataset):
-        return value.fingerprint()
-    return pytree.tree_flatten(value) if isinstance(value, Movable) else value
+    return value.fingerprint() if isinstance(value, Dataset) else plain(value)
 
 
 def check_pool(pool: Any, data: Any, *, cut: str = "finished") -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from hashlib import blake2s
 from typing import Any
 
-from fnpipe.digests import sources_digest
+from fnpipe.digests import plain, sources_digest
 from fnpipe.feed.job import Job
 from fnpipe.schedules import values_of
 from fnpipe.types import ArgumentError
@@ -39,7 +39,7 @@ def _source(function: Callable[..., Any]) -> str:
         text = inspect.getsource(function)
     except (OSError, TypeError):
         text = sources_digest(function)
-    return f"{text}{inspect.getclosurevars(function).nonlocals}"
+    return f"{text}{plain(inspect.getclosurevars(function).nonlocals)}"
 
 
 def position(state: Any, own: dict[str, Any], *, strict: bool) -> tuple[int, int]:

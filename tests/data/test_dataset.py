@@ -218,8 +218,11 @@ class Lined(Dataset):
 
 def test_how_photos_are_read_is_told_by_the_content_of_what_a_subclass_adds(pair: Dataset):
     def lined(x: float) -> Dataset:
+        """More points than are written by a tensor's ``repr``, and x in the middle of them."""
         parts = {f.name: getattr(pair, f.name) for f in fields(pair)}
-        lines = Rings(torch.full((3, 2), x), torch.tensor([0, 3]), torch.tensor([0, 1]))
+        points = torch.zeros(2000, 2)
+        points[1000] = x
+        lines = Rings(points, torch.tensor([0, 2000]), torch.tensor([0, 1]))
         return Lined(**parts, lines=lines)
 
     assert reading(pair) == ""
