@@ -31,6 +31,7 @@ PARTS: dict[str, tuple[str, ...]] = {
 }
 """Which backends can do which part."""
 NO_COMPILER = "no C++ compiler to build a package with (Debian: apt-get install g++)"
+NO_TRITON = "Triton cannot be imported"
 CUTS = ("finished", "warped", "source", "plan")
 """Where a batch may be cut between workers and device (:mod:`fnpipe.cuts`)."""
 Run = Callable[..., Tensor]
@@ -88,10 +89,10 @@ def check_backend(backend: str, *, part: str = "render") -> None:
 def best(device: torch.device, recipe: Recipe) -> tuple[str, str]:
     """The fastest backend for a device, and why: what a loader takes when it is not told."""
     if device.type == "cuda":
-        reason = unreadable(recipe)
-        if reason is None:
+        if (reason := unreadable(recipe)) is None:
             return "triton", "one kernel"
-        return "compiled", reason
+        # Inductor wants Triton, too.
+        return "eager" if reason.startswith(NO_TRITON) else "compiled", reason
     if numerics.compiler() is not None:
         return "package", "built once for this processor"
     return "eager", NO_COMPILER
@@ -102,7 +103,7 @@ def unreadable(recipe: Recipe) -> str | None:
     try:
         from fnpipe.ops.reread import Unreadable, reread
     except ImportError as error:
-        return f"Triton cannot be imported ({error})"
+        return f"{NO_TRITON} ({error})"
     try:
         for fn in recipe.chain:
             reread(fn)

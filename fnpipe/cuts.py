@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Bool, Float32, Int32, Shaped
 from torch import Tensor
 
-from fnpipe.backends import CUTS, NO_COMPILER, Chosen, best, check_backend, warper
+from fnpipe.backends import CUTS, NO_COMPILER, NO_TRITON, Chosen, best, check_backend, warper
 from fnpipe.data.dataset import as_rows, check_dataset, check_host, check_pool
 from fnpipe.data.pool import Rest
 from fnpipe.keys import Key, key
@@ -82,7 +82,7 @@ class Parcel(Movable):
 def choose_backends(
     pipeline: Pipeline, cut: str, device: torch.device, worker: str | None, late: str | None
 ) -> Chosen:
-    """The backends named, or the fastest that are there; warns where that is eager on the CPU.
+    """The backends named, or the fastest that are there; warns of eager for want of a compiler.
 
     Errors: ArgumentError.
     """
@@ -96,8 +96,9 @@ def choose_backends(
         there, why_there = "eager", "no package of the colour pass alone"
     by_workers = cut in ("finished", "warped")
     unasked = (worker if by_workers else late) is None
-    if unasked and (why_here if by_workers else why_there) == NO_COMPILER:
-        warnings.warn(f"images take 30 times as long as they could: {why_here}", stacklevel=3)
+    why = why_here if by_workers else why_there
+    if unasked and why.startswith((NO_COMPILER, NO_TRITON)):
+        warnings.warn(f"images take 30 times as long as they could, or more: {why}", stacklevel=3)
     worker, late = worker or here, late or there
     check_backend(worker, part="warp" if cut == "warped" else "render")
     check_backend(late, part="paint" if cut == "warped" else "render")
