@@ -38,7 +38,7 @@ class affine:
     rotation and scale, then shear, then translation, so that the hyper-parameters mean the same.
     With probability ``1 - p`` a sample stays as it is. Frames wander, photos are not cut: what
     leaves the frame here can come back by a later stage. Errors: ArgumentError for a range that
-    could make a map singular (scale >= 1, shear >= 90).
+    could make a map singular (``scale`` above 0.99, ``shear`` above 89, ``perspective`` above 0.01).
     """
 
     _: KW_ONLY
