@@ -99,10 +99,13 @@ def choose_backends(
     why = why_here if by_workers else why_there
     if unasked and why.startswith((NO_COMPILER, NO_TRITON)):
         warnings.warn(f"images take 30 times as long as they could, or more: {why}", stacklevel=3)
-    worker, late = worker or here, late or there
-    check_backend(worker, part="warp" if cut == "warped" else "render")
-    check_backend(late, part="paint" if cut == "warped" else "render")
-    return Chosen(worker, late, f"workers: {why_here}; device: {why_there}")
+    if worker is not None:
+        here, why_here = worker, "asked for"
+    if late is not None:
+        there, why_there = late, "asked for"
+    check_backend(here, part="warp" if cut == "warped" else "render")
+    check_backend(there, part="paint" if cut == "warped" else "render")
+    return Chosen(here, there, f"workers: {why_here}; device: {why_there}")
 
 
 def draw(data: Photos, pipeline: Pipeline, at: Key) -> Parcel:

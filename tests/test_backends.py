@@ -159,6 +159,16 @@ def test_who_gets_eager_images_unasked_is_warned(cut: str, monkeypatch: pytest.M
     assert choose_backends(pipeline, cut, cpu, None, None).worker == "package"
 
 
+def test_a_backend_that_was_asked_for_has_no_other_reason(monkeypatch: pytest.MonkeyPatch):
+    pipeline, cpu = fp.pipe(fp.letterbox(8), fp.finish()), torch.device("cpu")
+    monkeypatch.setattr(numerics, "compiler", lambda: "/usr/bin/g++")
+    chosen = choose_backends(pipeline, "finished", cpu, "eager", None)
+    assert (chosen.worker, chosen.device) == ("eager", "package")
+    assert chosen.why == "workers: asked for; device: built once for this processor"
+    chosen = choose_backends(pipeline, "finished", cpu, None, "eager")
+    assert chosen.why == "workers: built once for this processor; device: asked for"
+
+
 def test_a_warning_of_a_loader_names_the_line_that_made_it(tmp_path: Path):
     """In an interpreter of its own: the checks of shapes are frames, too."""
     (tmp_path / "script.py").write_text(

@@ -6,6 +6,7 @@ import inspect
 import json
 import pkgutil
 import re
+import shlex
 import subprocess
 import sys
 import warnings
@@ -17,6 +18,7 @@ import torch
 from PIL import Image as pillow
 
 import fnpipe
+from fnpipe.cli import parser
 
 
 ROOT = Path(fnpipe.__file__).parent
@@ -72,13 +74,14 @@ def names_that_pages_leave_to_the_reader() -> dict[str, object]:
 
 @pytest.mark.parametrize("page", [p for p in PAGES if blocks(p)], ids=lambda p: p.name)
 def test_code_of_a_page_runs(page: Path, photos: Path, monkeypatch: pytest.MonkeyPatch):
-    """Word for word, from top to bottom; without a GPU on the CPU, and there eagerly."""
+    """Word for word, from top to bottom, by two workers for eight; without a GPU on the CPU, and
+    there eagerly."""
     monkeypatch.setattr("fnpipe.cuts.best", lambda device, recipe: ("eager", "to be quick"))
     monkeypatch.setattr("fnpipe.testing.prove", lambda fn: ["not here: it compiles"])
     # Dynamo cannot look through the checks of shapes; properties/test_step.py does compile.
     monkeypatch.setattr(torch, "compile", lambda **how: lambda fn: fn)
     (photos / "page.py").write_text("\n\n".join(blocks(page)))
-    text = (photos / "page.py").read_text()
+    text = (photos / "page.py").read_text().replace("workers=8", "workers=2")
     if not torch.cuda.is_available():
         text = text.replace('"cuda"', '"cpu"').replace('"device")', '"ram")')
     (photos / "page.py").write_text(text)
@@ -88,6 +91,116 @@ def test_code_of_a_page_runs(page: Path, photos: Path, monkeypatch: pytest.Monke
         # The checks of shapes in a test run roll dice, which Hypothesis warns of in a strategy.
         warnings.filterwarnings("ignore", message="Do not use the `random` module")
         exec(compile(text, str(photos / "page.py"), "exec"), scope)
+
+
+READ = [*PAGES, PROJECT / "bench" / "README.md", PROJECT / "CONTRIBUTING.md"]
+
+
+def anchors(page: Path) -> set[str]:
+    """What a heading is called in a link."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    heads = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head).strip().lower().replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize("page", READ, ids=lambda p: p.relative_to(PROJECT).as_posix())
+def test_links_lead_somewhere(page: Path):
+    """In a clone, where no site is built: to a file, and to a heading in it."""
+    for link in re.findall(r"\]\(([^)]+)\)", page.read_text()):
+        name, _, anchor = link.partition("#")
+        if link.startswith("http"):
+            continue
+        there = page.parent / name if name else page
+        assert there.is_file(), f"{page.name}: {link}"
+        assert not anchor or anchor in anchors(there), f"{page.name}: {link}"
+
+
+def commands(beginning: str) -> list[list[str]]:
+    """The lines in blocks of the pages that begin so, as words."""
+    fence = r"^```[^\n]*\n(.*?)^```$"
+    found = [block for page in READ for block in re.findall(fence, page.read_text(), re.M | re.S)]
+    lines = [line for block in found for line in block.splitlines() if line.startswith(beginning)]
+    return [shlex.split(line, comments=True) for line in lines]
+
+
+def test_commands_of_the_pages_are_known():
+    seen = commands("fnpipe ")
+    assert len(seen) >= 5
+    for _, *arguments in seen:
+        parser().parse_args(arguments)
+
+
+def test_benchmarks_of_the_pages_are_known():
+    """Their scripts are there, and have the options."""
+    contract, seen = (PROJECT / "bench" / "contract.py").read_text(), commands("python bench/")
+    assert len(seen) >= 10
+    for _, script, *arguments in seen:
+        known = contract + (PROJECT / script).read_text()
+        for option in (a for a in arguments if a.startswith("--")):
+            assert f'"{option}"' in known, f"{script} {option}"
+
+
+def kept(machine: str, script: str, who: str, case: str) -> float:
+    """A figure of a kept result: of the one row of ``who`` whose case ends so."""
+    path = PROJECT / "bench" / "results" / machine / f"{script}.json"
+    rows = json.loads(path.read_text())["rows"]
+    (value,) = [r["value"] for r in rows if r["who"] == who and r["case"].endswith(case)]
+    return value
+
+
+GPU, CPU = "nvidia-h200", "xeon-2-cores"
+FIGURES = [
+    *[
+        ("README.md", shown, GPU, "device", who, f"channels-last, 640, batch {batch}")
+        for shown, who, batch in [
+            ("550,000", "fnpipe/triton", 64),
+            ("601,000", "fnpipe/triton", 256),
+            ("200,000", "fnpipe/compiled", 64),
+            ("2,800", "fnpipe/eager", 64),
+            ("6,700", "torchvision", 64),
+            ("3,800", "kornia", 64),
+        ]
+    ],
+    ("README.md", "68,000", GPU, "plan", "fnpipe/triton", "with boxes"),
+    ("README.md", "76,000", GPU, "scale", "fnpipe/plan", "batch 64, 16 workers, on cuda"),
+    *[
+        ("README.md", shown, GPU, script, who, "cores")
+        for script, column in [
+            ("fit", ["4,390", "1,310", "644", "5,070"]),
+            ("fit-12-epochs", ["4,850", "2,360", "1,140", "5,040"]),
+            ("fit-4-cores", ["4,460", "598", "342", "5,110"]),
+        ]
+        for shown, who in zip(
+            column, ["fnpipe/plan", "fnpipe/finished", "ultralytics", "bound/model"], strict=True
+        )
+    ],
+    *[
+        ("docs/pool.md", shown, CPU, "pool", who, case)
+        for shown, who, case in [
+            ("11.9", "fnpipe/without", "1024 x 1024"),
+            ("0.94", "fnpipe/with pool", "1024 x 1024"),
+            ("0.18", "fnpipe/with pool, in place", "1024 x 1024"),
+            ("0.66", "fnpipe/with pool", "576 x 488"),
+            ("317", "fnpipe/build", "CPU time"),
+            ("391", "bound/Pillow's load", "CPU time"),
+            ("342", "pillow", "CPU time"),
+            ("343", "fnpipe/read_image", "CPU time"),
+        ]
+    ],
+    ("docs/targets.md", "0.995", CPU, "agreement", "fnpipe/eager", "median"),
+]
+
+
+@pytest.mark.parametrize(("page", "shown", "machine", "script", "who", "case"), FIGURES)
+def test_a_figure_is_the_one_that_is_kept(
+    page: str, shown: str, machine: str, script: str, who: str, case: str
+):
+    """Rounded to the digits that are shown: thousands where they end in noughts."""
+    digits = shown.replace(",", "")
+    places = len(digits.partition(".")[2]) or len(digits.rstrip("0")) - len(digits)
+    text = (PROJECT / page).read_text()
+    assert re.search(rf"(?<![\d,.]){re.escape(shown)}(?!\d|[,.]\d)", text), "is not on the page"
+    assert round(kept(machine, script, who, case), places) == float(digits)
 
 
 def documented(page: str) -> Iterator[str]:

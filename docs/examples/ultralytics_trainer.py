@@ -23,7 +23,7 @@ class Trainer(DetectionTrainer):
         loader = fp.Loader(
             fp.read_yolo(self.args.data),
             train,
-            batch_size=batch_size,
+            batch_size=batch_size * max(self.world_size, 1),  # theirs is a rank's, ours of all
             seed=self.args.seed,
             device=self.device,
             workers=self.args.workers,

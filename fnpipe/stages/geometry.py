@@ -37,8 +37,8 @@ class affine:
     of 1 +- ``scale``, ``perspective`` in 1 / pixel. In Ultralytics' order: perspective first, then
     rotation and scale, then shear, then translation, so that the hyper-parameters mean the same.
     With probability ``1 - p`` a sample stays as it is. Frames wander, photos are not cut: what
-    leaves the frame here can come back by a later stage. Errors: ArgumentError for a range that
-    could make a map singular (scale >= 1, shear >= 90).
+    leaves the frame here can come back by a later stage. Errors: ArgumentError for what could make
+    a map singular: ``scale`` above 0.99, ``shear`` above 89, ``perspective`` above 0.01.
     """
 
     _: KW_ONLY

@@ -7,6 +7,7 @@ import warnings
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -97,3 +98,28 @@ def test_an_ultralytics_model_learns(yolo_folder: Path, monkeypatch: pytest.Monk
     assert len(losses) == 2
     assert all(math.isfinite(x) for loss in losses for x in loss.values())
     assert sum(losses[1].values()) < sum(losses[0].values())
+
+
+def test_each_rank_of_an_ultralytics_training_gets_the_batch_that_it_asks_for(
+    yolo_folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Their trainers ask for a rank's share; a loader's batch is that of all ranks."""
+    monkeypatch.setenv("YOLO_OFFLINE", "true")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        config = pytest.importorskip("ultralytics.cfg")
+        trainer = runpy.run_path(str(EXAMPLE))["Trainer"]
+    args = config.get_cfg(overrides={"data": str(yolo_folder / "data.yaml"), "imgsz": 32})
+    args.workers = 0
+    seen: list[int] = []
+    for rank in range(2):
+        loader = partial(fp.Loader, rank=rank, world_size=2, worker_backend="eager")
+        half = SimpleNamespace(args=args, device=torch.device("cpu"), world_size=2)
+        with monkeypatch.context() as patch:
+            patch.setattr(fp, "Loader", loader)
+            made = trainer.get_dataloader(half, "", batch_size=4, rank=rank)
+        assert made.batch_size == 4
+        for batch in made:
+            assert len(batch["img"]) == 4
+            seen += map(int, batch["im_file"])
+    assert sorted(seen) == [*range(PHOTOS)]
