@@ -94,15 +94,13 @@ def choose_backends(
     there, why_there = best(device, recipe)
     if there == "package" and cut == "warped":
         there, why_there = "eager", "no package of the colour pass alone"
-    by_workers = cut in ("finished", "warped")
-    unasked = (worker if by_workers else late) is None
-    why = why_here if by_workers else why_there
-    if unasked and why.startswith((NO_COMPILER, NO_TRITON)):
-        warnings.warn(f"images take 30 times as long as they could, or more: {why}", stacklevel=3)
     if worker is not None:
         here, why_here = worker, "asked for"
     if late is not None:
         there, why_there = late, "asked for"
+    why = why_here if cut in ("finished", "warped") else why_there
+    if why.startswith((NO_COMPILER, NO_TRITON)):
+        warnings.warn(f"images take 30 times as long as they could, or more: {why}", stacklevel=3)
     check_backend(here, part="warp" if cut == "warped" else "render")
     check_backend(there, part="paint" if cut == "warped" else "render")
     return Chosen(here, there, f"workers: {why_here}; device: {why_there}")
