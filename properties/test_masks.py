@@ -11,6 +11,7 @@ import fnpipe as fp
 from fnpipe import cuts
 from fnpipe.cuts import Parcel, add_pixels, complete
 from fnpipe.keys import key
+from fnpipe.ops.ragged import offsets_of
 from fnpipe.pipeline import pack_sources
 from fnpipe.types import Rings, Targets
 
@@ -43,7 +44,7 @@ def blobs(count: int, seed: int) -> Album:
         rings=Rings(
             points.view(-1, 2),
             7 * torch.arange(len(whose) + 1),
-            torch.cat([torch.zeros(1, dtype=torch.int64), rings.cumsum(0)]),
+            offsets_of(rings),
         ),
     )
     grey = [torch.full((3, h, w), 90, dtype=torch.uint8) for w, h in sizes.tolist()]

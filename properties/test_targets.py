@@ -27,6 +27,7 @@ from fnpipe.ops.points import (
     rboxes_to_quads,
     transform,
 )
+from fnpipe.ops.ragged import offsets_of
 from fnpipe.types import Plan, Rings, Targets
 
 
@@ -354,9 +355,6 @@ def build_table(counts: list[int], k: int, corners: int, seed: int) -> tuple[Tar
 
     def uniform(*shape: int) -> torch.Tensor:
         return torch.rand(*shape, generator=generator) * 60 - 10
-
-    def offsets_of(sizes: torch.Tensor) -> torch.Tensor:
-        return torch.cat((torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)))
 
     instance_offsets = offsets_of(torch.randint(0, 4, (n,), generator=generator))
     rings = int(instance_offsets[-1])

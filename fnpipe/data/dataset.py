@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 
 from fnpipe.data.decode import PIXEL_LIMIT, read_image, read_packed
 from fnpipe.ops.annotate import take
-from fnpipe.ops.points import gather_ragged
+from fnpipe.ops.ragged import gather_ragged
 from fnpipe.ops.warp import pack_image
 from fnpipe.types import (
     ArgumentError,

@@ -14,11 +14,11 @@ from fnpipe.ops.points import (
     check_keypoint_flip,
     clip,
     fit_rectangles,
-    gather_ragged,
     outlines_to_rings,
     project,
     transform,
 )
+from fnpipe.ops.ragged import gather_ragged, offsets_of
 from fnpipe.types import Boxes, Keypoints, Maps, Offsets, Plan, Points, Quads, Rings, Targets
 
 
@@ -149,19 +149,13 @@ def concatenate(parts: Sequence[Targets]) -> Targets:
         return Targets.empty()
     rings = Rings(
         torch.cat([part.rings.points for part in parts]),
-        _join_offsets([part.rings.ring_offsets for part in parts]),
-        _join_offsets([part.rings.instance_offsets for part in parts]),
+        offsets_of(torch.cat([part.rings.ring_offsets.diff() for part in parts])),
+        offsets_of(torch.cat([part.rings.instance_offsets.diff() for part in parts])),
     )
     fields = {name: torch.cat([getattr(part, name) for part in parts]) for name in ROWS}
     counts = torch.tensor([len(part) for part in parts])
     owner = torch.arange(len(parts)).repeat_interleave(counts)
     return Targets(rings=rings, **fields).replace(owner=owner)
-
-
-def _join_offsets(parts: Sequence[Offsets]) -> Offsets:
-    """Offsets of all runs, laid end to end."""
-    counts = torch.cat([part.diff() for part in parts])
-    return torch.cat((counts.new_zeros(1), counts.cumsum(0)))
 
 
 def _near_frame(

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from fnpipe.ops.annotate import annotate, concatenate, select, take
 from fnpipe.ops.occlude import occlude
-from fnpipe.ops.points import bounds, gather_ragged
+from fnpipe.ops.points import bounds
+from fnpipe.ops.ragged import gather_ragged, offsets_of
 from fnpipe.ops.raster import masks
 from fnpipe.types import ArgumentError, Offsets, Over, Plan, Rings, Targets
 
@@ -118,11 +119,10 @@ def rectangles(
     """Rectangles from x, y ``low`` to ``high`` as rings, those of an image as one instance."""
     (x0, y0), (x1, y1) = low[there].unbind(1), high[there].unbind(1)
     corners = torch.stack([x0, y0, x1, y0, x1, y1, x0, y1], 1).to(torch.float32)
-    count = there.sum(1)
     return Rings(
         points=corners.view(-1, 2),
         ring_offsets=torch.arange(len(corners) + 1) * 4,
-        instance_offsets=torch.cat([count.new_zeros(1), count.cumsum(0)]),
+        instance_offsets=offsets_of(there.sum(1)),
     )
 
 

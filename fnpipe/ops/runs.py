@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Int64
 
+from fnpipe.ops.ragged import ranges
 from fnpipe.ops.raster import crossing, edge_to_line, following
 from fnpipe.types import Rings
 
@@ -79,7 +80,7 @@ def _crossings(rings: Rings, grid: Grid) -> Numbers:
     after = following(rings.ring_offsets)
     row = (y * 2).ceil().long()
     first, counts = row.minimum(row[after]).numpy(), (row - row[after]).abs().numpy()
-    rows = np.arange(counts.sum()) + np.repeat(first - (counts.cumsum() - counts), counts)
+    rows = ranges(first, counts)
     lines = edge_to_line(x, y, x[after], y[after])
     lines = (torch.from_numpy(np.repeat(field.numpy(), counts)) for field in lines)
     position = crossing(torch.from_numpy(rows).float() * 0.5, *lines)
@@ -107,9 +108,7 @@ def spread(runs: Runs, grid: Grid, planes: Numbers, to: Runs) -> Runs:
     end = (to[last[there] - 1] // grid.width + 1) * grid.width - shift
     low, high = np.searchsorted(runs, begin), np.searchsorted(runs, end)
     counts = high - low
-    skipped = counts.cumsum() - counts
-    index = np.arange(counts.sum()) + np.repeat(low - skipped, counts)
-    return runs[index] + np.repeat(shift, counts)
+    return runs[ranges(low, counts)] + np.repeat(shift, counts)
 
 
 def holds(runs: Runs, cells: Numbers) -> Bool[np.ndarray, " n"]:

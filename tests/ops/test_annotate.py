@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 
 from fnpipe.ops.annotate import annotate, concatenate, is_reflection, select, take
 from fnpipe.ops.points import bounds, quads_to_rboxes, rboxes_to_quads
+from fnpipe.ops.ragged import offsets_of
 from fnpipe.types import ArgumentError, Plan, Rings, Targets
 
 
@@ -467,8 +468,7 @@ def read_polygons(path: Path) -> tuple[Targets, Tensor]:
     ]
     boxes = [[x, y, x + w, y + h] for x, y, w, h in (row["bbox"] for row in rows)]
     owner = torch.tensor([places[row["image_id"]] for row in rows])
-    counts = torch.bincount(owner, minlength=len(places))
-    offsets = torch.cat((torch.zeros(1, dtype=torch.int64), counts.cumsum(0)))
+    offsets = offsets_of(torch.bincount(owner, minlength=len(places)))
     return table(boxes=boxes, rings=rings).replace(owner=owner), offsets
 
 
