@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fnpipe.data.build import collect
 from fnpipe.data.coco import read_coco
+from fnpipe.data.dataset import TASKS
 from fnpipe.data.rle import decode_rle, encode_rle
 from fnpipe.data.tidy import tidy
 from fnpipe.data.writers import write_coco, write_yolo
@@ -30,7 +31,6 @@ FILES = ["0.png", "1.png", "2.png"]
 NAMES = ["cat", "dog", "bird"]
 CATEGORIES = [2, 3, 90]
 FIELDS = ("boxes", "labels", "owner", "ids", "ignore", "visible", "keypoints", "quads")
-TASKS = ("detect", "segment", "pose", "obb")
 LEAST = 2.0**-10
 """Pixels. Nearer to the border a sum of two float64 fractions may round to another float32."""
 

@@ -14,7 +14,7 @@ import torch
 
 import fnpipe as fp
 from fnpipe import recipes
-from fnpipe.data.dataset import Dataset
+from fnpipe.data.dataset import TASKS, Dataset
 from fnpipe.recipes.table import nearest
 from fnpipe.schedules import value_at
 from fnpipe.types import ArgumentError, DataError
@@ -81,7 +81,7 @@ def add_source(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument(
         "--task",
-        choices=("detect", "segment", "pose", "obb"),
+        choices=TASKS,
         help="which targets to read (default: detect; of --dota: obb)",
     )
 

@@ -32,6 +32,10 @@ from fnpipe.types import (
 )
 
 
+TASKS = ("detect", "segment", "pose", "obb")
+"""What instances may carry beside a box: nothing, rings, keypoints, or a quad."""
+
+
 class Changed(DataError):
     """A photo is not the one that the data set was read from."""
 

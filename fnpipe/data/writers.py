@@ -18,6 +18,7 @@ from PIL import Image as pillow
 from torch import Tensor
 
 from fnpipe.data.build import check_choice
+from fnpipe.data.dataset import TASKS
 from fnpipe.data.pairs import leads_out
 from fnpipe.types import ArgumentError, Image, Rings, Sizes, Targets
 
@@ -112,7 +113,7 @@ def write_yolo(
     do not fit, the targets are of another task, or a name leads out of the folder, and where two
     photos would have one text.
     """
-    check_choice("task", task, ("detect", "segment", "pose", "obb"))
+    check_choice("task", task, TASKS)
     files = _match("file_names", file_names, (), len(sizes))
     ids = _match("categories", categories, range(len(names)), len(names))
     k, base = targets.keypoints.shape[1], Path(folder)

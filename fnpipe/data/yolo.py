@@ -24,7 +24,7 @@ from fnpipe.data.build import (
     naming,
     scan_photos,
 )
-from fnpipe.data.dataset import Dataset
+from fnpipe.data.dataset import TASKS, Dataset
 from fnpipe.data.decode import PIXEL_LIMIT
 from fnpipe.data.pairs import (
     Pair,
@@ -39,7 +39,6 @@ from fnpipe.ops.points import check_keypoint_flip
 from fnpipe.types import ArgumentError, DataError
 
 
-TASKS = ("detect", "segment", "pose", "obb")
 FAR = 10.0
 """Sides of a photo. A fraction beyond is a position in pixels."""
 
