@@ -41,6 +41,7 @@ from fnpipe.types import (
     Sources,
     Targets,
     Words,
+    check_choice,
     map_tensors,
     value,
 )
@@ -86,8 +87,7 @@ def choose_backends(
 
     Errors: ArgumentError.
     """
-    if cut not in CUTS:
-        raise ArgumentError(f"cut wanted one of {', '.join(CUTS)}, came {cut!r}")
+    check_choice("cut", cut, CUTS)
     _check_foreign(pipeline, cut)
     recipe = pipeline.recipe((1, 1))
     here, why_here = best(torch.device("cpu"), recipe)

@@ -6,7 +6,7 @@ Coordinates are continuous and edge based: pixel i covers [i, i+1), an image spa
 y points down.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,6 +60,13 @@ def check_flag(name: str, value: Any) -> None:
     """Errors: ArgumentError for what is neither True nor False: of a word, all are true."""
     if not isinstance(value, bool):
         raise ArgumentError(f"{name} wanted True or False, came {value!r:.80}")
+
+
+def check_choice(name: str, value: Any, choices: Collection[Any]) -> None:
+    """Errors: ArgumentError where ``value`` is none of ``choices``."""
+    if value not in choices:
+        wanted = ", ".join(map(str, choices))
+        raise ArgumentError(f"{name} wanted one of {wanted}, came {value!r}")
 
 
 class DataError(ValueError):

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fnpipe.ops import paint, raster
 from fnpipe.stages.stage import stage
-from fnpipe.types import ArgumentError, Targets, check_whole
+from fnpipe.types import Targets, check_choice, check_whole
 
 
 KINDS = ("instance", "overlap", "semantic")
@@ -36,8 +36,7 @@ class masks:
     name: str = "masks"
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise ArgumentError(f"masks: kind wanted one of {', '.join(KINDS)}, came {self.kind!r}")
+        check_choice("masks: kind", self.kind, KINDS)
         check_whole("masks: stride", self.stride, 1)
 
     def rasterize(
