@@ -28,7 +28,7 @@ from torch import Tensor
 from fnpipe.data.rle import decode_rle
 from fnpipe.ops import raster
 from fnpipe.ops.trace import trace_mask
-from fnpipe.types import Rings
+from fnpipe.testing import rings_of
 
 
 QUANTILES = {"least": 0.0, "1 %": 0.01, "5 %": 0.05, "25 %": 0.25, "median": 0.5}
@@ -47,9 +47,7 @@ def instances() -> Iterator[tuple[Any, int, int]]:
 
 def fill(rings: list[Tensor], height: int, width: int) -> Tensor:
     """The mask of one instance."""
-    counts = torch.tensor([0, *map(len, rings)]).cumsum(0)
-    packed = Rings(torch.cat(rings).float(), counts, torch.tensor([0, len(rings)]))
-    return raster.masks(packed, (height, width), stride=1)[0]
+    return raster.masks(rings_of(rings), (height, width), stride=1)[0]
 
 
 def distances(rings: list[Tensor], centres: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ import torch
 from contract import Contestant, Row
 
 from fnpipe.ops import raster
-from fnpipe.types import Rings
+from fnpipe.testing import rings_of
 
 
 UNIT = "ms/batch"
@@ -73,19 +73,9 @@ def spans(instances: list[Instance], span: int) -> list[Instance]:
     return found
 
 
-def pack(instances: list[Instance]) -> Rings:
-    """The same as flat tensors."""
-    rings = [ring for instance in instances for ring in instance]
-    return Rings(
-        torch.from_numpy(np.concatenate(rings)),
-        torch.tensor([0, *map(len, rings)]).cumsum(0),
-        torch.tensor([0, *map(len, instances)]).cumsum(0),
-    )
-
-
 def ours(who: str, instances: list[Instance], *, impl: str, device: str = "cpu") -> Contestant:
     """One of our spellings."""
-    rings = pack(instances).to(device)
+    rings = rings_of(*instances).to(device)
     return Contestant(who, lambda: raster.masks(rings, (SIZE, SIZE), stride=STRIDE, impl=impl))
 
 

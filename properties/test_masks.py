@@ -13,7 +13,8 @@ from fnpipe.cuts import Parcel, add_pixels, complete
 from fnpipe.keys import key
 from fnpipe.ops.ragged import offsets_of
 from fnpipe.pipeline import pack_sources
-from fnpipe.types import Rings, Targets
+from fnpipe.testing import targets_of
+from fnpipe.types import Rings
 
 
 SIZE = (48, 64)
@@ -32,15 +33,11 @@ def blobs(count: int, seed: int) -> Album:
     whose = torch.repeat_interleave(owner, rings)
     points = torch.rand(len(whose), 7, 2, generator=generator) * sizes[whose][:, None]
     low = torch.rand(n, 2, generator=generator) * sizes[owner] * 0.5
-    targets = Targets.empty().replace(
-        boxes=torch.cat([low, low + sizes[owner] * 0.4], 1),
+    targets = targets_of(
+        torch.cat([low, low + sizes[owner] * 0.4], 1),
         labels=torch.arange(n) % 5,
         owner=owner,
-        ids=torch.arange(n),
         ignore=torch.arange(n) % 3 == 0,
-        visible=torch.ones(n),
-        keypoints=torch.zeros(n, 0, 3),
-        quads=torch.zeros(n, 0, 2),
         rings=Rings(
             points.view(-1, 2),
             7 * torch.arange(len(whose) + 1),

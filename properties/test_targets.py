@@ -28,6 +28,7 @@ from fnpipe.ops.points import (
     transform,
 )
 from fnpipe.ops.ragged import offsets_of
+from fnpipe.testing import assert_same_bits
 from fnpipe.types import Plan, Rings, Targets
 
 
@@ -393,12 +394,6 @@ def build_plan(sources: list[list[int]], seed: int) -> Plan:
         colors=(),
         size=SIZE,
     )
-
-
-def assert_same_bits(got: Targets, wanted: Targets) -> None:
-    for a, b in zip(pytree.tree_leaves(got), pytree.tree_leaves(wanted), strict=True):
-        assert (a.dtype, a.shape) == (b.dtype, b.shape)
-        assert a.numpy().tobytes() == b.numpy().tobytes()
 
 
 def one_image(plan: Plan, image: int) -> Plan:

@@ -10,7 +10,9 @@ from torch import Tensor
 
 import fnpipe as fp
 from fnpipe.ops.points import bounds
+from fnpipe.ops.ragged import offsets_of
 from fnpipe.ops.raster import masks
+from fnpipe.testing import rings_of, targets_of
 from fnpipe.types import ArgumentError, Rings, Targets
 
 
@@ -20,23 +22,10 @@ Square = tuple[float, float, float]
 
 def squares(*placed: tuple[int, Square]) -> Targets:
     """Instances with a square ring each: the photo that has it, and left, top and side."""
-    n = len(placed)
     corners = torch.tensor([[0.0, 0], [1, 0], [1, 1], [0, 1]])
-    points = [torch.tensor([x, y]) + corners * side for _, (x, y, side) in placed]
-    rings = Rings(
-        torch.cat([torch.zeros(0, 2), *points]), torch.arange(n + 1) * 4, torch.arange(n + 1)
-    )
-    return Targets.empty().replace(
-        boxes=bounds(rings),
-        labels=torch.arange(n),
-        owner=torch.tensor([owner for owner, _ in placed], dtype=torch.int64),
-        ids=torch.arange(n),
-        ignore=torch.zeros(n, dtype=torch.bool),
-        visible=torch.ones(n),
-        keypoints=torch.zeros(n, 0, 3),
-        quads=torch.zeros(n, 0, 2),
-        rings=rings,
-    )
+    rings = rings_of(*([torch.tensor([x, y]) + corners * side] for _, (x, y, side) in placed))
+    owner = torch.tensor([owner for owner, _ in placed], dtype=torch.int64)
+    return targets_of(bounds(rings), owner=owner, rings=rings)
 
 
 class Album:
@@ -45,8 +34,7 @@ class Album:
     def __init__(self, count: int, targets: Targets, flip: Sequence[int] = ()) -> None:
         self.sizes = torch.tensor([[SIZE[1], SIZE[0]]] * count)
         self.targets = targets
-        counts = torch.bincount(targets.owner, minlength=count)
-        self.offsets = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])
+        self.offsets = offsets_of(torch.bincount(targets.owner, minlength=count))
         self.keypoint_flip = tuple(flip)
 
     def __len__(self) -> int:
