@@ -28,7 +28,8 @@ from fnpipe.keys import Key, key
 from fnpipe.ops import windows
 from fnpipe.ops.layers import rasterized
 from fnpipe.ops.warp import join_sources
-from fnpipe.pipeline import Photos, Pipeline, gather
+from fnpipe.ops.windows import gather
+from fnpipe.pipeline import Photos, Pipeline
 from fnpipe.schedules import Schedule
 from fnpipe.stages.foreign import foreign_stages
 from fnpipe.types import (

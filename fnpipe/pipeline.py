@@ -14,7 +14,7 @@ from fnpipe.explain import explain
 from fnpipe.keys import Key, fold_in, partners
 from fnpipe.ops.annotate import annotate, take
 from fnpipe.ops.layers import annotate_layers, annotate_some, instances_of
-from fnpipe.ops.warp import pack_sources
+from fnpipe.ops.windows import gather
 from fnpipe.plans import Steps, plan_geometry
 from fnpipe.schedules import Buckets, Schedule
 from fnpipe.stages.finish import finish, keep
@@ -334,15 +334,6 @@ def _advice(given: Any) -> str:
 
 def _of_others(stage: Any) -> bool:
     return role(stage) is Layer and stage.source == "other"
-
-
-def gather(plan: Plan, read: Any, *, join: Any = pack_sources) -> tuple[Sources, Plan]:
-    """The photos that ``plan`` needs, each read once, and the plan counting in them."""
-    photos = plan.every_source
-    wanted = photos[photos >= 0].unique()
-    sources = join(read(int(i)) for i in wanted)
-    rows = torch.searchsorted(wanted, photos.clamp(min=0).contiguous())
-    return sources, plan.with_sources(torch.where(photos < 0, -1, rows))
 
 
 def _steps_of(stages: Iterable[Any], key: Key) -> Steps:

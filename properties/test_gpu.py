@@ -19,7 +19,7 @@ from fnpipe.keys import key
 from fnpipe.ops import pixel, windows
 from fnpipe.ops.annotate import select
 from fnpipe.ops.render import render
-from fnpipe.pipeline import pack_sources
+from fnpipe.ops.warp import pack_sources
 from fnpipe.testing import assert_same_bits, hard_planes, prove
 from fnpipe.types import Finish, Plan, Sources, map_tensors
 

@@ -12,7 +12,7 @@ from fnpipe import cuts
 from fnpipe.cuts import Parcel, add_pixels, complete
 from fnpipe.keys import key
 from fnpipe.ops.ragged import offsets_of
-from fnpipe.pipeline import pack_sources
+from fnpipe.ops.warp import pack_sources
 from fnpipe.testing import targets_of
 from fnpipe.types import Rings
 

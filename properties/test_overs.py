@@ -23,7 +23,7 @@ from fnpipe.ops.annotate import ROWS, select
 from fnpipe.ops.layers import annotate_some, rasterized
 from fnpipe.ops.points import bounds
 from fnpipe.ops.raster import masks
-from fnpipe.pipeline import gather
+from fnpipe.ops.windows import gather
 from fnpipe.stages import erase, paste
 from fnpipe.testing import assert_same_bits, rings_of, targets_of
 from fnpipe.types import ArgumentError, Plan, Rings, Targets

@@ -17,7 +17,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 import fnpipe as fp
 from fnpipe import cuts, step
 from fnpipe.adapters.foreign import foreign
-from fnpipe.pipeline import pack_sources
+from fnpipe.ops.warp import pack_sources
 from fnpipe.testing import assert_same_bits
 
 

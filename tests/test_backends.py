@@ -16,7 +16,7 @@ import fnpipe as fp
 from fnpipe import backends, numerics
 from fnpipe.backends import Recipe, best, check_backend, painter, renderer, warper
 from fnpipe.cuts import choose_backends
-from fnpipe.pipeline import gather
+from fnpipe.ops.windows import gather
 from fnpipe.types import ArgumentError, NumericsError, Plan, Sources, Targets
 
 

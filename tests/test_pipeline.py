@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 import fnpipe as fp
-from fnpipe.pipeline import Alone, Photos, gather, pack_sources
+from fnpipe.ops.warp import pack_sources
+from fnpipe.ops.windows import gather
+from fnpipe.pipeline import Alone, Photos
 from fnpipe.testing import targets_of
 from fnpipe.types import ArgumentError, Sample, Targets
 

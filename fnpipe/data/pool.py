@@ -37,7 +37,7 @@ from fnpipe.data.pool_order import (
 from fnpipe.data.prepare import prepare
 from fnpipe.data.processes import Bar
 from fnpipe.ops.warp import join_sources
-from fnpipe.ops.windows import Windows, measure
+from fnpipe.ops.windows import Windows, gather, measure
 from fnpipe.types import ArgumentError, DataError, Plan, Sources, Words, check_whole
 
 
@@ -79,12 +79,9 @@ class Pool:
         if self.held is None:
             return self.sources, plan
         photos = plan.every_source
-        wanted = photos[photos >= 0].unique()
-        if bool(self.held[wanted].all()):
+        if bool(self.held[photos[photos >= 0]].all()):
             return self.sources, plan
-        sources = join_sources(map(self._entry, wanted.tolist()))
-        rows = torch.searchsorted(wanted, photos.clamp(min=0).contiguous())
-        return sources, plan.with_sources(torch.where(photos < 0, -1, rows))
+        return gather(plan, self._entry, join=join_sources)
 
     def _entry(self, photo: int) -> tuple[Words, tuple[int, int]]:
         """The words of a photo, decoded if it is not held, and its width and height."""

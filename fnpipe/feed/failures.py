@@ -17,7 +17,8 @@ from fnpipe.feed.addresses import Address
 from fnpipe.feed.job import Job
 from fnpipe.keys import Key, fold_in, key, partners
 from fnpipe.ops.warp import join_sources
-from fnpipe.pipeline import Pipeline, gather
+from fnpipe.ops.windows import gather
+from fnpipe.pipeline import Pipeline
 from fnpipe.stages.stage import Color
 from fnpipe.types import ArgumentError, DataError, LoaderError, NumericsError
 
