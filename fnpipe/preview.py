@@ -13,7 +13,7 @@ from PIL import Image as pillow
 from PIL import ImageDraw, ImageFont
 from torch import Tensor
 
-from fnpipe.types import ArgumentError, Batch, Image, Targets, check_whole
+from fnpipe.types import ArgumentError, Batch, Image, Targets, check_batch, check_whole
 from fnpipe.values import brief
 
 
@@ -210,10 +210,7 @@ def grid(
     Raises ArgumentError where ``columns`` or ``cell`` is not positive, and for a batch of no image.
     """
     check_whole("cell", cell, 1)
-    if not isinstance(batch, Batch):
-        raise ArgumentError(
-            f"batch wanted fnpipe.Batch, one of a loader's, came {type(batch).__name__}"
-        )
+    check_batch(batch)
     batch = batch.to("cpu")  # at once: a GPU would be waited for at every instance
     zoom = cell / max(batch.images.shape[2:])
     pictures = [

@@ -301,3 +301,11 @@ class Batch(Movable):
     @property
     def rings(self) -> Rings:
         return self.targets.rings
+
+
+def check_batch(batch: Any) -> None:
+    """Errors: ArgumentError for anything but a batch."""
+    if not isinstance(batch, Batch):
+        raise ArgumentError(
+            f"batch wanted fnpipe.Batch, one of a loader's, came {type(batch).__name__}"
+        )

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any
 
 import torch
 
@@ -38,14 +37,6 @@ def instance_planes(batch: Batch, *, stride: int) -> Masks:
     if made is not None and made.dtype == torch.bool and made.shape[1] * stride == height:
         return made
     return raster.masks(batch.rings, (height, width), stride=stride, impl=fastest(batch))
-
-
-def check_batch(batch: Any) -> None:
-    """Errors: ArgumentError for anything but a batch."""
-    if not isinstance(batch, Batch):
-        raise ArgumentError(
-            f"batch wanted fnpipe.Batch, one of a loader's, came {type(batch).__name__}"
-        )
 
 
 def check_outlines(batch: Batch) -> None:

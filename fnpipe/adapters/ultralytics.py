@@ -6,13 +6,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fnpipe.adapters.batches import bare, check_batch, check_outlines, fastest, instance_planes
+from fnpipe.adapters.batches import bare, check_outlines, fastest, instance_planes
 from fnpipe.data.dataset import TASKS, Dataset, lacks_outlines
 from fnpipe.loader import Loader
 from fnpipe.ops import paint
 from fnpipe.ops.annotate import select
 from fnpipe.ops.points import quads_to_rboxes
-from fnpipe.types import ArgumentError, Batch, Targets, check_choice
+from fnpipe.types import ArgumentError, Batch, Targets, check_batch, check_choice
 
 
 def to_ultralytics(batch: Batch, *, task: str = "detect", mask_ratio: int = 4) -> dict[str, Any]:
