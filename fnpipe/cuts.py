@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Float32, Int32, Shaped
+from jaxtyping import Float32, Shaped
 from torch import Tensor
 
 from fnpipe.backends import CUTS, NO_COMPILER, Chosen, best, check_backend, warper
@@ -36,6 +36,7 @@ from fnpipe.types import (
     ArgumentError,
     Batch,
     Empty,
+    Masks,
     Movable,
     Plan,
     Rings,
@@ -46,9 +47,6 @@ from fnpipe.types import (
     map_tensors,
     value,
 )
-
-
-Masks = Bool[Tensor, "n mh mw"] | Int32[Tensor, "b mh mw"] | None
 
 
 @runtime_checkable
@@ -74,7 +72,7 @@ class Parcel(Movable):
     images: Shaped[Tensor, "b 3 h w"] | None = None
     planes: Float32[Tensor, "b 3 h w"] | None = None
     sources: Sources | None = None
-    masks: Masks = None
+    masks: Masks | None = None
     lacking: Sources | windows.Windows | None = None
     """Windows of the photos that the pool on the device does not hold."""
     seen: windows.Windows | None = None
@@ -284,7 +282,7 @@ def _check_settled(parcel: Parcel, pipeline: Pipeline) -> None:
         )
 
 
-def make_masks(parcel: Parcel, pipeline: Pipeline, backend: str) -> Masks:
+def make_masks(parcel: Parcel, pipeline: Pipeline, backend: str) -> Masks | None:
     """What the pipeline's ``masks`` make of the targets, where they are; None without that stage.
 
     On a GPU by Triton, unless ``backend`` is eager; on the host as a package where that is one.

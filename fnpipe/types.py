@@ -44,6 +44,8 @@ Maps = Float64[Tensor, "*batch 3 3"]
 """Homographies that act on column vectors (x, y, 1)."""
 Sizes = Int64[Tensor, "*batch 2"]
 """Width, height."""
+Masks = Bool[Tensor, "n mh mw"] | Int32[Tensor, "b mh mw"]
+"""What :class:`fnpipe.masks` makes: planes of instances, or maps of images."""
 
 
 class ArgumentError(ValueError):
@@ -272,8 +274,8 @@ class Batch(Movable):
     targets: Targets
     ids: Int64[Tensor, " b"]
     epochs: Int64[Tensor, " b"]
-    masks: Bool[Tensor, "n mh mw"] | Int32[Tensor, "b mh mw"] | None = None
-    """Of a pipeline with :class:`fnpipe.masks`: planes of instances, or maps of images."""
+    masks: Masks | None = None
+    """Of a pipeline with :class:`fnpipe.masks`."""
 
     def __len__(self) -> int:
         return self.images.shape[0]

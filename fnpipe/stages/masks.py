@@ -3,16 +3,12 @@
 from dataclasses import KW_ONLY
 from typing import Any
 
-from jaxtyping import Bool, Int32
-from torch import Tensor
-
 from fnpipe.ops import paint, raster
 from fnpipe.stages.stage import stage
-from fnpipe.types import Targets, check_choice, check_whole
+from fnpipe.types import Masks, Targets, check_choice, check_whole
 
 
 KINDS = ("instance", "overlap", "semantic")
-Planes = Bool[Tensor, "n mh mw"] | Int32[Tensor, "b mh mw"]
 
 
 @stage
@@ -41,7 +37,7 @@ class masks:
 
     def rasterize(
         self, targets: Targets, images: int, size: tuple[int, int], *, impl: str = "torch"
-    ) -> Planes:
+    ) -> Masks:
         """The masks of a batch of ``images`` images of ``size`` (height, width)."""
         how: dict[str, Any] = {"stride": self.stride, "impl": impl}
         rings = targets.rings
