@@ -79,9 +79,13 @@ def annotate(
         quads=quads,
         rings=rings,
     )
-    side = (boxes[:, 2:] - boxes[:, :2]).amin(1)
-    large = (side > 0) & (side >= min_side)
-    return select(moved, front & large & (share > 0) & (moved.visible >= min_visible))
+    return select(moved, front & (share > 0) & stays(moved, min_visible, min_side))
+
+
+def stays(targets: Targets, min_visible: float, min_side: float) -> Bool[Tensor, " n"]:
+    """Whether an instance is large enough, with an area at all, and enough of it in sight."""
+    side = (targets.boxes[:, 2:] - targets.boxes[:, :2]).amin(1)
+    return (side > 0) & (side >= min_side) & (targets.visible >= min_visible)
 
 
 def move_keypoints(

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float32, Float64, Int64
 from torch import Tensor
 
-from fnpipe.ops.annotate import annotate, concatenate, select, take
+from fnpipe.ops.annotate import annotate, concatenate, select, stays, take
 from fnpipe.ops.occlude import occlude
 from fnpipe.ops.points import bounds
 from fnpipe.ops.ragged import gather_ragged, offsets_of
@@ -62,9 +62,7 @@ def annotate_layers(
             raise ArgumentError("annotate: a layer wanted rings, came their bits; draw it anew")
         brought = _brought(over, targets, flip)
         made = join([occlude(made, over.cover), brought])
-    side = (made.boxes[:, 2:] - made.boxes[:, :2]).amin(1)
-    large = (side > 0) & (side >= min_side)
-    return select(made, large & (made.visible > 0) & (made.visible >= min_visible))
+    return select(made, (made.visible > 0) & stays(made, min_visible, min_side))
 
 
 def join(parts: Sequence[Targets]) -> Targets:
