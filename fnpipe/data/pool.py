@@ -166,7 +166,7 @@ def _reopen(
     kind: str,
     sources: Sources,
     held: Tensor | None,
-    order: "Order",
+    order: Order,
     named: tuple[Path, bytes],
 ) -> Pool:
     """The pool that another process sent: its file, found by name."""

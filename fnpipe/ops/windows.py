@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fnpipe.ops.maps import invert
 from fnpipe.ops.warp import FILL_WORD, pack_sources
-from fnpipe.types import ArgumentError, Empty, Maps, Movable, Plan, Sources, Words, value
+from fnpipe.types import ArgumentError, Empty, Movable, Plan, Sources, Words, value
 
 
 Held = Int32[Tensor, " held"]
@@ -38,7 +38,7 @@ def visible(plan: Plan, sizes: Tensor) -> Int64[Tensor, "b t 4"]:
     plans ship whole photos: a bound of four corners does not hold beyond the horizon.
     """
     height, width = plan.size
-    forward = every_forward(plan)
+    forward = torch.cat([plan.forward, *(over.plan.forward for over in plan.overs)], 1)
     whole = sizes.to(torch.float64) + 2.0
     first = torch.zeros_like(whole)
     if not plan.projective:
@@ -166,8 +166,3 @@ def cut(sources: Sources, plan: Plan, *, empty: Empty = torch.empty) -> tuple[So
     """
     windows, local = measure(sources, plan)
     return fetch(windows, sources.words, empty=empty), local
-
-
-def every_forward(plan: Plan) -> Maps:
-    """The maps from source to output of all tiles, those of layers last."""
-    return torch.cat([plan.forward, *(over.plan.forward for over in plan.overs)], 1)
