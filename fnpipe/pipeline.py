@@ -15,7 +15,7 @@ from fnpipe.keys import Key, fold_in, partners
 from fnpipe.ops.annotate import annotate, take
 from fnpipe.ops.layers import annotate_layers, annotate_some, instances_of
 from fnpipe.ops.windows import gather
-from fnpipe.plans import Steps, plan_geometry
+from fnpipe.plans import KeyedStages, plan_geometry
 from fnpipe.schedules import Buckets, Schedule
 from fnpipe.stages.finish import finish, keep
 from fnpipe.stages.foreign import foreign_stages, transform_all
@@ -123,7 +123,7 @@ class Pipeline:
         """
         rows = key.sample if rows is None else rows
         plan = plan_geometry(
-            _steps_of(self.stages, key), key, data.sizes, rows, projective=self.projective
+            _keyed(self.stages, key), key, data.sizes, rows, projective=self.projective
         )
         plan = plan.replace(colors=tuple(s.draw(fold_in(key, s.name)) for s in self.colors))
         for place, stage in enumerate(self.stages):
@@ -160,13 +160,13 @@ class Pipeline:
         stage, own = self.stages[place], fold_in(key, self.stages[place].name)
         if stage.source == "none":
             return plan.replace(colors=(), overs=())
-        before, after = self.stages[:place], _steps_of(self.stages[place + 1 :], key)
+        before, after = self.stages[:place], _keyed(self.stages[place + 1 :], key)
         if stage.source == "self":
-            steps = [*_steps_of(before, key), (flip(horizontal=1.0), own), *after]
+            stages = [*_keyed(before, key), (flip(horizontal=1.0), own), *after]
         else:
             partner = partners(fold_in(own, "partner"), 1, len(data.sizes))[:, 0]
-            steps, rows = [*_steps_of(before, own.replace(sample=partner)), *after], partner
-        return plan_geometry(steps, key, data.sizes, rows, projective=self.projective)
+            stages, rows = [*_keyed(before, own.replace(sample=partner)), *after], partner
+        return plan_geometry(stages, key, data.sizes, rows, projective=self.projective)
 
     def render(
         self, plan: Plan, sources: Sources, *, backend: str = "eager", empty: Empty = torch.empty
@@ -336,6 +336,6 @@ def _of_others(stage: Any) -> bool:
     return role(stage) is Layer and stage.source == "other"
 
 
-def _steps_of(stages: Iterable[Any], key: Key) -> Steps:
+def _keyed(stages: Iterable[Any], key: Key) -> KeyedStages:
     """Stages with the keys of their draws."""
     return [(s, fold_in(key, s.name)) for s in stages]
