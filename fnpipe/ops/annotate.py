@@ -142,6 +142,15 @@ def take_rings(rings: Rings, rows: Int64[Tensor, " q"]) -> Rings:
     return Rings(rings.points.index_select(0, point), ring_offsets, instance_offsets)
 
 
+def join_rings(parts: Sequence[Rings]) -> Rings:
+    """The instances of all parts, one part's after another's."""
+    return Rings(
+        torch.cat([part.points for part in parts]),
+        offsets_of(torch.cat([part.ring_offsets.diff() for part in parts])),
+        offsets_of(torch.cat([part.instance_offsets.diff() for part in parts])),
+    )
+
+
 def select(targets: Targets, keep: Bool[Tensor, " n"]) -> Targets:
     """The rows of a table that are in ``keep``, every field compacted."""
     return take(targets, keep.nonzero().squeeze(1))
@@ -151,11 +160,7 @@ def concatenate(parts: Sequence[Targets]) -> Targets:
     """Targets of a batch from those of its images: ``owner`` becomes the image's place."""
     if not parts:
         return Targets.empty()
-    rings = Rings(
-        torch.cat([part.rings.points for part in parts]),
-        offsets_of(torch.cat([part.rings.ring_offsets.diff() for part in parts])),
-        offsets_of(torch.cat([part.rings.instance_offsets.diff() for part in parts])),
-    )
+    rings = join_rings([part.rings for part in parts])
     fields = {name: torch.cat([getattr(part, name) for part in parts]) for name in ROWS}
     counts = torch.tensor([len(part) for part in parts])
     owner = torch.arange(len(parts)).repeat_interleave(counts)
