@@ -2,6 +2,7 @@
 
 import colorsys
 from collections.abc import Sequence
+from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
 
@@ -220,7 +221,7 @@ def grid(
     return tile(pictures, columns=columns)
 
 
-def save(image: UInt8[Tensor, "3 h w"], path: str | Path) -> None:
+def save(image: UInt8[Tensor, "3 h w"], path: str | Path | BytesIO) -> None:
     """Write a picture as PNG, whatever the suffix of ``path``. Errors: ArgumentError for floats."""
     if image.dtype != torch.uint8 or image.ndim != 3 or image.shape[0] != 3:
         raise ArgumentError(f"image wanted uint8[3, h, w], came {brief(image)}")

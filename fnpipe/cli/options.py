@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from jaxtyping import UInt8
+from torch import Tensor
 
 import fnpipe as fp
 from fnpipe import recipes
@@ -180,6 +182,15 @@ def as_codes(pipeline: fp.Pipeline) -> fp.Pipeline:
     """The same with 8-bit codes at its end, which can be shown."""
     rest = [s for s in pipeline.stages if not isinstance(s, fp.finish)]
     return fp.pipe(*rest, fp.finish(torch.uint8))
+
+
+def drawn(
+    data: Dataset, pipeline: fp.Pipeline, index: int, *, seed: int, epoch: int
+) -> UInt8[Tensor, "3 h w"]:
+    """One sample with its targets on top, enlarged to be looked at."""
+    batch = fp.make_batch(data, as_codes(pipeline), [index], seed=seed, epoch=epoch)
+    zoom = max(1.0, 640 / max(batch.images.shape[2:]))
+    return fp.preview.draw(batch.images[0], batch.targets, names=data.names, zoom=zoom)
 
 
 def check_index(index: int, data: Dataset, *, name: str = "--index") -> int:
