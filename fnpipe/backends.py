@@ -186,7 +186,7 @@ def _picture(sources: Sources, plan: Plan) -> list[Tensor]:
 
 
 def _look(recipe: Recipe, tensors: Sequence[Tensor]) -> tuple[Planes, tuple[Tensor, ...]]:
-    """The planes that :func:`flatten`'s tensors say, and the colours among them."""
+    """The planes that :func:`flatten`'s tensors describe, and the colours among them."""
     words, *rest = tensors
     tiles, plan = _rebuild(recipe, rest[:5])
     every, overs, rest = [tiles], [], rest[5:]

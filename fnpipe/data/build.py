@@ -25,7 +25,7 @@ from fnpipe.types import ArgumentError, DataError, Rings, Targets, check_whole
 Numbers = Sequence[int | float]
 
 FAULTS = (AttributeError, LookupError, OverflowError, TypeError, ValueError)
-"""What reading a file raises that is not what it should be."""
+"""What reading a malformed file may raise."""
 MAX_LINES = 100
 """Lines of a report for one kind of problem."""
 

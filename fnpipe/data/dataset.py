@@ -210,7 +210,7 @@ def reading(data: Dataset) -> str:
 
 
 def _content(value: Any) -> Any:
-    """What tells a value from others by its ``repr``: that of one with tensors is brief."""
+    """A value whose ``repr`` tells it from others; that of one with tensors is abbreviated."""
     if isinstance(value, Dataset):
         return value.fingerprint()
     return pytree.tree_flatten(value) if isinstance(value, Movable) else value
@@ -219,7 +219,7 @@ def _content(value: Any) -> Any:
 def check_pool(pool: Any, data: Any, *, cut: str = "finished") -> None:
     """Errors: ArgumentError where a pool holds other photos than ``data``, or in other order.
 
-    And for one on a GPU, all of it, where the host reads it: at every ``cut`` but the plan's.
+    And where the host would read a pool that lies on a GPU alone: at every ``cut`` but the plan's.
     """
     whole = None if getattr(pool, "rest", None) is not None else getattr(pool, "sources", None)
     if cut != "plan" and whole is not None and whole.words.is_cuda:

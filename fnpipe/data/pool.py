@@ -144,10 +144,10 @@ class Rest:
         return 1.0 - int(self.held.sum()) / len(self.held)
 
     def measure(self, plan: Plan) -> tuple[Windows | None, Plan, bool]:
-        """Windows of ``plan``, the plan for them, and whether they are all that it needs.
+        """Windows for ``plan``, the plan that counts in them, and whether it needs nothing else.
 
-        Else they are of the photos that the device lacks, none where it has all, and count on after
-        its own. They are all where those would not fit into its room.
+        They show the photos that the device lacks (None where it lacks none), numbered after those
+        that it holds. Where they would not fit into its room, there are windows of all photos.
         """
         every = plan.every_source
         lacking = (every >= 0) & ~self.held[every.clamp(min=0)]

@@ -1,9 +1,10 @@
 """Sets of cells as runs: the cells, counted through, at which what is inside begins and ends.
 
 A cell is half a pixel wide and high, and row or column i of them lies round i / 2: the centres of
-the pixels of every stride are cells. A set is the ascending numbers of the cells where it begins
-and, by turns, of the first ones past it. Work follows the outline, not the area: the instances that
-copy-paste covers in 64 mosaics of 640 pixels are 20 million cells, and 0.1 million numbers.
+the pixels of every stride are cells. A set is ascending numbers of cells: where a run begins, the
+first one past it, where the next begins, and so on. Work follows the outline, not the area: the
+instances that copy-paste covers in 64 mosaics of 640 pixels are 20 million cells, and 0.1 million
+numbers.
 """
 
 from typing import NamedTuple
@@ -18,7 +19,7 @@ from fnpipe.types import Rings
 
 
 Runs = Int64[np.ndarray, " _"]
-"""Beginnings and ends, by turns."""
+"""Beginnings and ends, alternating."""
 Numbers = Int64[np.ndarray, " n"]
 
 

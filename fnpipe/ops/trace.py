@@ -104,7 +104,7 @@ def _next(plane: Corners, y: Corners, x: Corners, grid: Grid, cells: Corners) ->
 
 
 def _walk(after: Corners, below: Bool[np.ndarray, " _"]) -> tuple[Corners, list[Piece]]:
-    """Corners where loops enter horizontal edges, and the pieces that loops are of all ends.
+    """Corners where loops enter horizontal edges, and each loop as a piece of these edges' ends.
 
     A loop begins with its first edge, to the right. ``below`` are the edges with the inside below.
     All loops are walked at once, by steps of 1, 2, 4, ... edges, with the inside on the right; a
