@@ -6,13 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 import fnpipe as fp
 from fnpipe.ops.points import bounds
-from fnpipe.ops.ragged import offsets_of
 from fnpipe.ops.raster import masks
-from fnpipe.testing import rings_of, targets_of
+from fnpipe.testing import rings_of, strategies, targets_of
 from fnpipe.types import ArgumentError, Rings, Targets
 
 
@@ -28,20 +26,13 @@ def squares(*placed: tuple[int, Square]) -> Targets:
     return targets_of(bounds(rings), owner=owner, rings=rings)
 
 
-class Album:
+class Album(strategies.Album):
     """Photos of one grey each, (32 i + 16), with targets."""
 
     def __init__(self, count: int, targets: Targets, flip: Sequence[int] = ()) -> None:
-        self.sizes = torch.tensor([[SIZE[1], SIZE[0]]] * count)
-        self.targets = targets
-        self.offsets = offsets_of(torch.bincount(targets.owner, minlength=count))
+        greys = [torch.full((3, *SIZE), 32 * i + 16, dtype=torch.uint8) for i in range(count)]
+        super().__init__(greys, targets)
         self.keypoint_flip = tuple(flip)
-
-    def __len__(self) -> int:
-        return len(self.sizes)
-
-    def read(self, index: int) -> Tensor:
-        return torch.full((3, *SIZE), 32 * index + 16, dtype=torch.uint8)
 
 
 def make(album: Album, *stages: Any, seed: int = 0, sample: int = 0) -> fp.Batch:
