@@ -7,13 +7,12 @@ blown up or shrunk to one span each, as cost must follow the instance.
 """
 
 import json
-import os
 from argparse import ArgumentParser, Namespace
 from functools import partial
-from pathlib import Path
 
 import contract
 import numpy as np
+import peers
 import torch
 from contract import Contestant, Row
 
@@ -32,9 +31,8 @@ Instance = list[np.ndarray]
 
 def read_photos() -> list[tuple[list[Instance], tuple[int, int]]]:
     """Instances and width, height of the 128 training photos."""
-    beside = Path(__file__).resolve().parents[2] / "shared" / "data"
-    root = Path(os.environ.get("FNPIPE_DATA", beside)) / "coco"
-    found = json.loads((root / "annotations" / "instances_train2017.json").read_text())
+    annotations = peers.shared("coco") / "annotations"
+    found = json.loads((annotations / "instances_train2017.json").read_text())
     photos = {image["id"]: ([], (image["width"], image["height"])) for image in found["images"]}
     for row in found["annotations"]:
         if isinstance(row["segmentation"], list):
