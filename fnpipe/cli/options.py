@@ -138,13 +138,13 @@ def _read(options: argparse.Namespace, **how: Any) -> Dataset:
     return fp.read_yolo(options.yolo, root=options.root, **how)
 
 
-def add_recipe(command: argparse.ArgumentParser, *, default: str = "yolo") -> None:
+def add_recipe(command: argparse.ArgumentParser) -> None:
     """Options that name a pipeline."""
     command.add_argument(
         "--recipe",
-        default=default,
+        default="yolo",
         metavar="NAME",
-        help=f"{', '.join(recipes.RECIPES)}, or a TOML file (default: {default})",
+        help=f"{', '.join(recipes.RECIPES)}, or a TOML file (default: yolo)",
     )
     command.add_argument(
         "--size", type=positive, help="output side of a NAME (default: 640); a file says its own"

@@ -17,6 +17,7 @@ from fnpipe.keys import key
 from fnpipe.ops.points import rboxes_to_quads
 from fnpipe.ops.ragged import offsets_of
 from fnpipe.pipeline import Pipeline, pipe
+from fnpipe.recipes.tasks import IMAGENET
 from fnpipe.stages import color, finish, geometry
 from fnpipe.stages.mosaic import mosaic
 from fnpipe.types import Image, Offsets, Plan, Rings, Sizes, Targets
@@ -189,15 +190,14 @@ paints: st.SearchStrategy[Any] = st.one_of(
     st.builds(color.solarize, st.sampled_from([0.0, 128.0, 256.0]), p=st.sampled_from([0.5, 1.0])),
     st.builds(color.posterize, st.integers(1, 8)),
 )
-_MEAN, _DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 finishes: st.SearchStrategy[finish.finish] = st.one_of(
     st.builds(finish.finish, st.just(torch.uint8), channels_last=st.booleans()),
     st.builds(
         finish.finish,
         st.sampled_from([torch.float16, torch.bfloat16, torch.float32]),
         channels_last=st.booleans(),
-        mean=st.sampled_from([None, _MEAN]),
-        std=st.sampled_from([None, _DEVIATION]),
+        mean=st.sampled_from([None, IMAGENET[0]]),
+        std=st.sampled_from([None, IMAGENET[1]]),
     ),
 )
 """Every dtype and layout, with a mean and a deviation and without."""
