@@ -336,7 +336,6 @@ def test_a_plan_and_sources_apart_are_refused() -> None:
         PIPELINES["mosaic"].render(plan, sources.to(CUDA), backend="triton")
 
 
-@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("how", POOLS)
 def test_loaders_give_the_bytes_of_the_cpu(
