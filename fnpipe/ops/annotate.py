@@ -57,10 +57,7 @@ def annotate(
     width), where they are not ``plan.size``. Raises ArgumentError where a pose is mirrored
     and ``keypoint_flip`` is not what :func:`fnpipe.ops.points.check_keypoint_flip` wants.
     """
-    sources = plan.sources.flatten()
-    tiles = (sources >= 0).nonzero().squeeze(1)
-    rows, starts = gather_ragged(offsets, sources[tiles])
-    tile = tiles.repeat_interleave(starts.diff())
+    tile, rows = rows_of_tiles(plan, offsets)
     across = max(plan.sources.shape[1], 1)
     size = plan.size if sizes is None else sizes[tile // across].numpy()
     if not plan.projective:
@@ -86,6 +83,14 @@ def stays(targets: Targets, min_visible: float, min_side: float) -> Bool[Tensor,
     """Whether an instance is large enough, with an area at all, and enough of it in sight."""
     side = (targets.boxes[:, 2:] - targets.boxes[:, :2]).amin(1)
     return (side > 0) & (side >= min_side) & (targets.visible >= min_visible)
+
+
+def rows_of_tiles(plan: Plan, offsets: Offsets) -> tuple[Int64[Tensor, " m"], Int64[Tensor, " m"]]:
+    """All instances that a plan's photos bring: their tiles, ascending, and their rows."""
+    sources = plan.sources.flatten()
+    tiles = (sources >= 0).nonzero().squeeze(1)
+    rows, starts = gather_ragged(offsets, sources[tiles])
+    return tiles.repeat_interleave(starts.diff()), rows
 
 
 def move_keypoints(

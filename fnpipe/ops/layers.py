@@ -10,10 +10,10 @@ import torch
 from jaxtyping import Bool, Float32, Float64, Int64
 from torch import Tensor
 
-from fnpipe.ops.annotate import annotate, concatenate, select, stays, take
+from fnpipe.ops.annotate import annotate, concatenate, rows_of_tiles, select, stays, take
 from fnpipe.ops.occlude import occlude
 from fnpipe.ops.points import bounds
-from fnpipe.ops.ragged import gather_ragged, offsets_of
+from fnpipe.ops.ragged import offsets_of
 from fnpipe.ops.raster import masks
 from fnpipe.types import ArgumentError, Offsets, Over, Plan, Rings, Targets
 
@@ -24,10 +24,7 @@ Instances = Int64[Tensor, "m 2"]
 
 def instances_of(plan: Plan, offsets: Offsets) -> Instances:
     """All instances that the photos of a plan bring, in the order of tiles, then rows."""
-    sources = plan.sources.flatten()
-    tiles = (sources >= 0).nonzero().squeeze(1)
-    rows, starts = gather_ragged(offsets, sources[tiles])
-    return torch.stack([tiles.repeat_interleave(starts.diff()), rows], 1)
+    return torch.stack(rows_of_tiles(plan, offsets), 1)
 
 
 def annotate_some(plan: Plan, targets: Targets, instances: Instances, **rules: Any) -> Targets:
