@@ -11,10 +11,12 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from fnpipe.ops.annotate import annotate, concatenate, is_reflection, select, take
-from fnpipe.ops.points import bounds, quads_to_rboxes, rboxes_to_quads
+from fnpipe.ops.points import bounds, rboxes_to_quads
 from fnpipe.ops.ragged import offsets_of
 from fnpipe.testing import assert_same_bits, rings_of, targets_of
 from fnpipe.types import ArgumentError, Plan, Targets
+
+from .test_points import in_degrees
 
 
 Ring = Sequence[tuple[float, float]]
@@ -98,11 +100,6 @@ def topple(height: float) -> Map:
 
 def rbox(x: float, y: float, width: float, height: float, degrees: float) -> Tensor:
     return rboxes_to_quads(torch.tensor([[x, y, width, height, math.radians(degrees)]]))
-
-
-def in_degrees(quads: Tensor) -> list[float]:
-    x, y, width, height, angle = quads_to_rboxes(quads)[0].tolist()
-    return [x, y, width, height, math.degrees(angle)]
 
 
 def square(x: float, y: float, side: float) -> Ring:

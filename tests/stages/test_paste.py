@@ -39,6 +39,12 @@ def make(album: Album, *stages: Any, seed: int = 0, sample: int = 0) -> fp.Batch
     return fp.make_batch(album, fp.pipe(*stages), [sample], seed=seed)
 
 
+def edges(plane: torch.Tensor) -> list[int]:
+    """The box of a mask."""
+    rows, columns = plane.any(1).nonzero(), plane.any(0).nonzero()
+    return [int(e) for e in (columns.min(), rows.min(), columns.max() + 1, rows.max() + 1)]
+
+
 SIX = [(0, (5.0 + 15 * i, 40.0, 10.0)) for i in range(6)]
 
 
