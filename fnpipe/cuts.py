@@ -204,7 +204,7 @@ def settle(
 ) -> Parcel:
     """The parcel with all done that a compiled step cannot do; :func:`complete` does the rest.
 
-    That is what changes the pool or is as large as the targets are many: windows are landed, the
+    That is whatever changes the pool, or grows with the number of targets: windows are landed, the
     rings of layers rasterised, masks made. The pool is in it afterwards, so a parcel is all that a
     step needs. Errors: ArgumentError for a plan without its pool.
     """
@@ -221,7 +221,7 @@ def settle(
 def settler() -> Callable[..., Parcel]:
     """:func:`settle`, which tells Dynamo of its first parcel what changes from batch to batch.
 
-    Those sizes are left open in the first compilation, where they would be the cause of a second.
+    The first compilation leaves these sizes open; else they would be the cause of a second.
     A pool stays where it is: CUDA graphs would copy it, every step, to a place of their own.
     """
     fresh = True

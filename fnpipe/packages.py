@@ -122,7 +122,7 @@ def _export(
 
 
 def _compile(exported: Path, built: Path, options: dict[str, Any]) -> None:
-    """Build a package in a process of its own, trusting what is known; else as torch does it.
+    """Build a package in a process of its own: at first the fast way, then as torch does it.
 
     Errors: NumericsError where no way leads to a package that can be loaded, and where that process
     takes too long or is ended, as an interrupt of a terminal ends it along with this one.

@@ -153,9 +153,9 @@ class Pipeline:
     def _above(self, place: int, key: Key, plan: Plan, data: Photos, rows: Tensor) -> Plan:
         """The picture above, for the layer stage at ``place``.
 
-        It is made by the stages before it, with draws of its own, and from there on moves with the
-        one beneath; of the picture itself, mirrored, by the same draws. A stage that shows no
-        photo gets the plan beneath: to multiply another takes 2.5 ms a batch of 64.
+        The stages before it make it, of another photo with draws of its own, of the picture itself,
+        mirrored, with the same draws; from there on it moves with the one beneath. A stage that
+        shows no photo gets the plan beneath: to multiply another takes 2.5 ms a batch of 64.
         """
         stage, own = self.stages[place], fold_in(key, self.stages[place].name)
         if stage.source == "none":

@@ -157,7 +157,7 @@ def join(rings: Sequence[Float64[Tensor, "_ 2"]]) -> Float64[Tensor, "p 2"]:
 
 
 def _below(folder: Path, files: Sequence[Path]) -> list[Path]:
-    """Where to write files that must stay below a folder, photos of a data set beside none."""
+    """The paths of files below a folder. Errors: ArgumentError where one leads out, two are one."""
     for file in files:
         if leads_out(str(file)):
             raise ArgumentError(f"file_names: {str(file)!r} leads out of {folder}")
