@@ -12,15 +12,14 @@ is on. A pixel whose centre is further away than that is the same in both.
 """
 
 import json
-import os
 import statistics
 from argparse import Namespace
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import contract
 import numpy as np
+import peers
 import torch
 from contract import Row
 from torch import Tensor
@@ -28,7 +27,7 @@ from torch import Tensor
 from fnpipe.data.rle import decode_rle
 from fnpipe.ops import raster
 from fnpipe.ops.trace import trace_mask
-from fnpipe.types import Rings
+from fnpipe.testing import rings_of
 
 
 QUANTILES = {"least": 0.0, "1 %": 0.01, "5 %": 0.05, "25 %": 0.25, "median": 0.5}
@@ -36,8 +35,7 @@ QUANTILES = {"least": 0.0, "1 %": 0.01, "5 %": 0.05, "25 %": 0.25, "median": 0.5
 
 def instances() -> Iterator[tuple[Any, int, int]]:
     """Segmentation, height and width of every annotation of both splits."""
-    beside = Path(__file__).resolve().parents[2] / "shared" / "data"
-    root = Path(os.environ.get("FNPIPE_DATA", beside)) / "coco" / "annotations"
+    root = peers.shared("coco") / "annotations"
     for split in ("train2017", "val2017"):
         found = json.loads((root / f"instances_{split}.json").read_text())
         sizes = {image["id"]: (image["height"], image["width"]) for image in found["images"]}
@@ -47,9 +45,7 @@ def instances() -> Iterator[tuple[Any, int, int]]:
 
 def fill(rings: list[Tensor], height: int, width: int) -> Tensor:
     """The mask of one instance."""
-    counts = torch.tensor([0, *map(len, rings)]).cumsum(0)
-    packed = Rings(torch.cat(rings).float(), counts, torch.tensor([0, len(rings)]))
-    return raster.masks(packed, (height, width), stride=1)[0]
+    return raster.masks(rings_of(rings), (height, width), stride=1)[0]
 
 
 def distances(rings: list[Tensor], centres: Tensor) -> Tensor:

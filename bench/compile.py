@@ -71,7 +71,7 @@ def one(name: str, backend: str, sizes: tuple[int, ...], device: torch.device) -
 
     import fnpipe as fp
     from fnpipe.backends import renderer
-    from fnpipe.pipeline import pack_sources
+    from fnpipe.ops.warp import pack_sources
 
     album = Album(16)
     sources = pack_sources(album.images).to(device)

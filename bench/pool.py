@@ -27,8 +27,7 @@ from fnpipe.data.bill import cores, place
 from fnpipe.data.dataset import Dataset, pack_names
 from fnpipe.data.decode import read_image
 from fnpipe.data.pool import Pool, pool
-from fnpipe.ops.windows import cut
-from fnpipe.pipeline import gather
+from fnpipe.ops.windows import cut, gather
 from fnpipe.types import Sources
 
 

@@ -7,18 +7,17 @@ blown up or shrunk to one span each, as cost must follow the instance.
 """
 
 import json
-import os
 from argparse import ArgumentParser, Namespace
 from functools import partial
-from pathlib import Path
 
 import contract
 import numpy as np
+import peers
 import torch
 from contract import Contestant, Row
 
 from fnpipe.ops import raster
-from fnpipe.types import Rings
+from fnpipe.testing import rings_of
 
 
 UNIT = "ms/batch"
@@ -32,9 +31,8 @@ Instance = list[np.ndarray]
 
 def read_photos() -> list[tuple[list[Instance], tuple[int, int]]]:
     """Instances and width, height of the 128 training photos."""
-    beside = Path(__file__).resolve().parents[2] / "shared" / "data"
-    root = Path(os.environ.get("FNPIPE_DATA", beside)) / "coco"
-    found = json.loads((root / "annotations" / "instances_train2017.json").read_text())
+    annotations = peers.shared("coco") / "annotations"
+    found = json.loads((annotations / "instances_train2017.json").read_text())
     photos = {image["id"]: ([], (image["width"], image["height"])) for image in found["images"]}
     for row in found["annotations"]:
         if isinstance(row["segmentation"], list):
@@ -73,19 +71,9 @@ def spans(instances: list[Instance], span: int) -> list[Instance]:
     return found
 
 
-def pack(instances: list[Instance]) -> Rings:
-    """The same as flat tensors."""
-    rings = [ring for instance in instances for ring in instance]
-    return Rings(
-        torch.from_numpy(np.concatenate(rings)),
-        torch.tensor([0, *map(len, rings)]).cumsum(0),
-        torch.tensor([0, *map(len, instances)]).cumsum(0),
-    )
-
-
 def ours(who: str, instances: list[Instance], *, impl: str, device: str = "cpu") -> Contestant:
     """One of our spellings."""
-    rings = pack(instances).to(device)
+    rings = rings_of(*instances).to(device)
     return Contestant(who, lambda: raster.masks(rings, (SIZE, SIZE), stride=STRIDE, impl=impl))
 
 

@@ -20,7 +20,8 @@ from fnpipe.digests import sources_digest
 from fnpipe.ops import pixel, render, warp
 from fnpipe.ops.layers import rasterized
 from fnpipe.ops.render import Color, Planes, Tiles
-from fnpipe.types import ArgumentError, Empty, Finish, Over, Plan, Sources, map_tensors
+from fnpipe.types import ArgumentError, Empty, Finish, Over, Plan, Sources, check_choice
+from fnpipe.values import map_tensors
 
 
 BACKENDS = ("eager", "compiled", "package", "triton")
@@ -81,9 +82,7 @@ def painter(recipe: Recipe, backend: str) -> Callable[[Tensor, tuple[Tensor, ...
 
 def check_backend(backend: str, *, part: str = "render") -> None:
     """Errors: ArgumentError naming the allowed values."""
-    if backend not in PARTS[part]:
-        allowed = ", ".join(PARTS[part])
-        raise ArgumentError(f"backend (to {part}) wanted one of {allowed}, came {backend!r}")
+    check_choice(f"backend (to {part})", backend, PARTS[part])
 
 
 def best(device: torch.device, recipe: Recipe) -> tuple[str, str]:
@@ -188,7 +187,7 @@ def _picture(sources: Sources, plan: Plan) -> list[Tensor]:
 
 
 def _look(recipe: Recipe, tensors: Sequence[Tensor]) -> tuple[Planes, tuple[Tensor, ...]]:
-    """The planes that :func:`flatten`'s tensors say, and the colours among them."""
+    """The planes that :func:`flatten`'s tensors describe, and the colours among them."""
     words, *rest = tensors
     tiles, plan = _rebuild(recipe, rest[:5])
     every, overs, rest = [tiles], [], rest[5:]

@@ -1,4 +1,4 @@
-"""Where what is built for a machine is kept, and whose turn it is to build it."""
+"""The folder of what was built for this machine, and the lock that lets one process build it."""
 
 import contextlib
 import os
@@ -18,9 +18,9 @@ except ImportError:  # no POSIX: nobody waits, and each builds its own
     fcntl = None
 
 POLL = 0.2
-"""Seconds after which who waits looks again."""
+"""Seconds between looks at a lock that another process holds."""
 STALE = 86_400.0
-"""Seconds after which what lies half made in the folder is nobody's."""
+"""Seconds after which half-made files count as abandoned."""
 
 
 def cache_folder() -> Path:

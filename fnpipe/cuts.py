@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Float32, Int32, Shaped
+from jaxtyping import Float32, Shaped
 from torch import Tensor
 
 from fnpipe.backends import CUTS, NO_COMPILER, NO_TRITON, Chosen, best, check_backend, warper
@@ -28,25 +28,25 @@ from fnpipe.keys import Key, key
 from fnpipe.ops import windows
 from fnpipe.ops.layers import rasterized
 from fnpipe.ops.warp import join_sources
-from fnpipe.pipeline import Photos, Pipeline, gather
+from fnpipe.ops.windows import gather
+from fnpipe.pipeline import Photos, Pipeline
 from fnpipe.schedules import Schedule
 from fnpipe.stages.foreign import foreign_stages
 from fnpipe.types import (
     ArgumentError,
     Batch,
     Empty,
+    Masks,
     Movable,
     Plan,
     Rings,
     Sources,
     Targets,
     Words,
+    check_choice,
     map_tensors,
     value,
 )
-
-
-Masks = Bool[Tensor, "n mh mw"] | Int32[Tensor, "b mh mw"] | None
 
 
 @runtime_checkable
@@ -72,7 +72,7 @@ class Parcel(Movable):
     images: Shaped[Tensor, "b 3 h w"] | None = None
     planes: Float32[Tensor, "b 3 h w"] | None = None
     sources: Sources | None = None
-    masks: Masks = None
+    masks: Masks | None = None
     lacking: Sources | windows.Windows | None = None
     """Windows of the photos that the pool on the device does not hold."""
     seen: windows.Windows | None = None
@@ -86,8 +86,7 @@ def choose_backends(
 
     Errors: ArgumentError.
     """
-    if cut not in CUTS:
-        raise ArgumentError(f"cut wanted one of {', '.join(CUTS)}, came {cut!r}")
+    check_choice("cut", cut, CUTS)
     _check_foreign(pipeline, cut)
     recipe = pipeline.recipe((1, 1))
     here, why_here = best(torch.device("cpu"), recipe)
@@ -207,7 +206,7 @@ def settle(
 ) -> Parcel:
     """The parcel with all done that a compiled step cannot do; :func:`complete` does the rest.
 
-    That is what changes the pool or is as large as the targets are many: windows are landed, the
+    That is whatever changes the pool, or grows with the number of targets: windows are landed, the
     rings of layers rasterised, masks made. The pool is in it afterwards, so a parcel is all that a
     step needs. Errors: ArgumentError for a plan without its pool.
     """
@@ -224,7 +223,7 @@ def settle(
 def settler() -> Callable[..., Parcel]:
     """:func:`settle`, which tells Dynamo of its first parcel what changes from batch to batch.
 
-    Those sizes are left open in the first compilation, where they would be the cause of a second.
+    The first compilation leaves these sizes open; else they would be the cause of a second.
     A pool stays where it is: CUDA graphs would copy it, every step, to a place of their own.
     """
     fresh = True
@@ -285,7 +284,7 @@ def _check_settled(parcel: Parcel, pipeline: Pipeline) -> None:
         )
 
 
-def make_masks(parcel: Parcel, pipeline: Pipeline, backend: str) -> Masks:
+def make_masks(parcel: Parcel, pipeline: Pipeline, backend: str) -> Masks | None:
     """What the pipeline's ``masks`` make of the targets, where they are; None without that stage.
 
     On a GPU by Triton, unless ``backend`` is eager; on the host as a package where that is one.

@@ -1,8 +1,8 @@
-"""What functions compute, as a key for what is built of them.
+"""A digest of what functions compute: the key of whatever is built of them.
 
-It is their code as it was loaded. Their files would be a worse key: one may have been edited since,
-and then what is built of the old code would be found under the new one's key; a cell of a notebook
-has none; and functions that a function makes differ in nothing but the numbers they close over.
+It is of their code as it was loaded. Their files would be a worse key: one may have been edited
+since, and what is built of the old code would be found under the key of the new; a notebook's cell
+has no file; and functions that a function makes differ only in the numbers that they close over.
 """
 
 import inspect
@@ -43,7 +43,7 @@ def _reached(functions: tuple[Callable[..., Any], ...]) -> list[FunctionType]:
 
 
 def _bare(fn: Any) -> Any:
-    """What decorators made something else of."""
+    """The function that decorators wrapped."""
     return inspect.unwrap(getattr(fn, "fn", fn))
 
 

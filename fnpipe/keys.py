@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Bool, Float, Int64, UInt64
 from torch import Tensor
 
-from .types import ArgumentError, Movable, static, value
+from fnpipe.types import ArgumentError, Movable, static, value
 
 
 Word = Any

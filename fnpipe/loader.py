@@ -32,7 +32,15 @@ from fnpipe.keys import check_seed
 from fnpipe.packing import Packed
 from fnpipe.pipeline import Pipeline
 from fnpipe.schedules import Buckets, Schedule, values_of
-from fnpipe.types import ArgumentError, Batch, LoaderError, Sources, Targets, check_whole
+from fnpipe.types import (
+    ArgumentError,
+    Batch,
+    LoaderError,
+    Sources,
+    Targets,
+    check_choice,
+    check_whole,
+)
 
 
 Moved = tuple[cuts.Parcel, Any]
@@ -106,7 +114,8 @@ class Loader:
             chosen = cuts.choose_backends(each, cut, self.device, worker_backend, backend)
             self.backends[each] = chosen
         epochs = Epochs(len(data), batch_size, check_seed(seed), shuffle, drop_last, limit)
-        _check(epochs, on_error)
+        epochs.check()
+        check_choice("on_error", on_error, POLICIES)
         check_pool(pool, data, cut=cut)
         self._pool = device_pool(pool, self.device) if cut == "plan" else None
         self._mapped = map_pool(pool, self.device, cut=cut)
@@ -317,13 +326,6 @@ def _none_of(batch: Batch | cuts.Parcel) -> Batch:
         epochs=batch.epochs[:0],
         masks=None if batch.masks is None else batch.masks[:0],
     )
-
-
-def _check(epochs: Epochs, on_error: str) -> None:
-    """Errors: ArgumentError for no batch, an unknown policy."""
-    epochs.check()
-    if on_error not in POLICIES:
-        raise ArgumentError(f"on_error wanted one of {', '.join(POLICIES)}, came {on_error!r}")
 
 
 def _make_ready(job: Job) -> None:

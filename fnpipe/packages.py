@@ -1,8 +1,8 @@
 """Packages of compiled code: built once on a machine, by one process, and loaded in milliseconds.
 
-Who wants a package that is not there exports its function and starts a process that compiles it,
-with nothing of the caller's in it: warnings of compilers stay there, and a package that ends who
-loads it ends nobody else. Others that want it meanwhile wait.
+A process that lacks a package exports the function, and starts another process that compiles it and
+shares nothing with its caller: warnings of compilers stay there, and a package that crashes whoever
+loads it crashes nobody else. Processes that want the same package meanwhile wait.
 """
 
 import json
@@ -122,7 +122,7 @@ def _export(
 
 
 def _compile(exported: Path, built: Path, options: dict[str, Any]) -> None:
-    """Build a package in a process of its own, trusting what is known; else as torch does it.
+    """Build a package in a process of its own: at first the fast way, then as torch does it.
 
     Errors: NumericsError where no way leads to a package that can be loaded, and where that process
     takes too long or is ended, as an interrupt of a terminal ends it along with this one.

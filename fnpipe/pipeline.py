@@ -14,8 +14,8 @@ from fnpipe.explain import explain
 from fnpipe.keys import Key, fold_in, partners
 from fnpipe.ops.annotate import annotate, take
 from fnpipe.ops.layers import annotate_layers, annotate_some, instances_of
-from fnpipe.ops.warp import pack_sources
-from fnpipe.plans import Steps, plan_geometry
+from fnpipe.ops.windows import gather
+from fnpipe.plans import KeyedStages, plan_geometry
 from fnpipe.schedules import Buckets, Schedule
 from fnpipe.stages.finish import finish, keep
 from fnpipe.stages.foreign import foreign_stages, transform_all
@@ -105,8 +105,8 @@ class Pipeline:
         return Pipeline, (self.stages,)  # what is cached may hold functions that do not travel
 
     @cached_property
-    def _others(self) -> tuple[Any, ...]:
-        """Its stages of others: to look for them takes 11 us."""
+    def _foreign(self) -> tuple[Any, ...]:
+        """The stages that run code of others: to look for them takes 11 us."""
         return foreign_stages(self.colors)
 
     @cached_property
@@ -123,7 +123,7 @@ class Pipeline:
         """
         rows = key.sample if rows is None else rows
         plan = plan_geometry(
-            _steps_of(self.stages, key), key, data.sizes, rows, projective=self.projective
+            _keyed(self.stages, key), key, data.sizes, rows, projective=self.projective
         )
         plan = plan.replace(colors=tuple(s.draw(fold_in(key, s.name)) for s in self.colors))
         for place, stage in enumerate(self.stages):
@@ -153,20 +153,20 @@ class Pipeline:
     def _above(self, place: int, key: Key, plan: Plan, data: Photos, rows: Tensor) -> Plan:
         """The picture above, for the layer stage at ``place``.
 
-        It is made by the stages before it, with draws of its own, and from there on moves with the
-        one beneath; of the picture itself, mirrored, by the same draws. A stage that shows no
-        photo gets the plan beneath: to multiply another takes 2.5 ms a batch of 64.
+        The stages before it make it, of another photo with draws of its own, of the picture itself,
+        mirrored, with the same draws; from there on it moves with the one beneath. A stage that
+        shows no photo gets the plan beneath: to multiply another takes 2.5 ms a batch of 64.
         """
         stage, own = self.stages[place], fold_in(key, self.stages[place].name)
         if stage.source == "none":
             return plan.replace(colors=(), overs=())
-        before, after = self.stages[:place], _steps_of(self.stages[place + 1 :], key)
+        before, after = self.stages[:place], _keyed(self.stages[place + 1 :], key)
         if stage.source == "self":
-            steps = [*_steps_of(before, key), (flip(horizontal=1.0), own), *after]
+            stages = [*_keyed(before, key), (flip(horizontal=1.0), own), *after]
         else:
             partner = partners(fold_in(own, "partner"), 1, len(data.sizes))[:, 0]
-            steps, rows = [*_steps_of(before, own.replace(sample=partner)), *after], partner
-        return plan_geometry(steps, key, data.sizes, rows, projective=self.projective)
+            stages, rows = [*_keyed(before, own.replace(sample=partner)), *after], partner
+        return plan_geometry(stages, key, data.sizes, rows, projective=self.projective)
 
     def render(
         self, plan: Plan, sources: Sources, *, backend: str = "eager", empty: Empty = torch.empty
@@ -178,11 +178,11 @@ class Pipeline:
         if torch.compiler.is_compiling():
             return step.render(self._bound, plan, sources, backend)
         recipe = self.recipe(plan.size)
-        if not self._others:
+        if not self._foreign:
             memory = {"empty": empty} if backend == "package" else {}
             return renderer(recipe, backend)(sources, plan, **memory)
         codes = renderer(replace(recipe, finish=Finish()), backend)(sources, plan)
-        return transform_all(codes, self._others, plan.colors, recipe.finish)
+        return transform_all(codes, self._foreign, plan.colors, recipe.finish)
 
     def paint(
         self, planes: Tensor, colors: tuple[Tensor, ...], *, backend: str = "eager"
@@ -224,7 +224,7 @@ class Pipeline:
             raise ArgumentError(f"key is of sample {at.tolist()}, sample.id is {sample.id}")
         key = key.replace(sample=at, epoch=key.epoch.reshape(-1))
         data, rows = (sample.data, at) if sample.data is not None else (Alone(sample), at * 0)
-        wanting = [s for s in self.stages if role(s) is Layout or _of_others(s)]
+        wanting = [s for s in self.stages if _needs_partners(s)]
         if sample.data is None and wanting:
             raise ArgumentError(
                 f"{wanting[0]!r} needs partners: pass a sample of a data set (data[i])"
@@ -332,19 +332,10 @@ def _advice(given: Any) -> str:
     return "a function of three planes becomes one by fnpipe.pointwise(fn).drawn(...)"
 
 
-def _of_others(stage: Any) -> bool:
-    return role(stage) is Layer and stage.source == "other"
+def _needs_partners(stage: Any) -> bool:
+    return role(stage) is Layout or (role(stage) is Layer and stage.source == "other")
 
 
-def gather(plan: Plan, read: Any, *, join: Any = pack_sources) -> tuple[Sources, Plan]:
-    """The photos that ``plan`` needs, each read once, and the plan counting in them."""
-    photos = plan.every_source
-    wanted = photos[photos >= 0].unique()
-    sources = join(read(int(i)) for i in wanted)
-    rows = torch.searchsorted(wanted, photos.clamp(min=0).contiguous())
-    return sources, plan.with_sources(torch.where(photos < 0, -1, rows))
-
-
-def _steps_of(stages: Iterable[Any], key: Key) -> Steps:
+def _keyed(stages: Iterable[Any], key: Key) -> KeyedStages:
     """Stages with the keys of their draws."""
     return [(s, fold_in(key, s.name)) for s in stages]

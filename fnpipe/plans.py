@@ -15,19 +15,21 @@ from fnpipe.types import ArgumentError, Maps, Plan, Sizes
 from fnpipe.values import brief
 
 
-Steps = list[tuple[Any, Key]]
+KeyedStages = list[tuple[Any, Key]]
 """Stages, each with the key of its draws."""
 
 
-def plan_geometry(steps: Steps, key: Key, sizes: Sizes, rows: Tensor, *, projective: bool) -> Plan:
+def plan_geometry(
+    stages: KeyedStages, key: Key, sizes: Sizes, rows: Tensor, *, projective: bool
+) -> Plan:
     """A plan without colours of the samples of ``key`` [b], whose own photos are ``rows`` [b].
 
     Of a flip that other geometry follows a part of the map is made; one that comes last stays
     apart, a permutation. Errors: ArgumentError where the images would differ in size.
     """
-    placed = _place(steps, sizes, rows)
+    placed = _place(stages, sizes, rows)
     frames, moved, flips = placed.frames, None, None
-    for stage, own in steps:
+    for stage, own in stages:
         if role(stage) is Mirror:
             again = stage.mirror(own)
             flips = again if flips is None else flips ^ again
@@ -43,7 +45,7 @@ def plan_geometry(steps: Steps, key: Key, sizes: Sizes, rows: Tensor, *, project
         ids=key.sample,
         epochs=key.epoch.expand(key.sample.shape),
         sources=placed.sources,
-        maps=_steps(invert(maps)),
+        maps=_to_render(invert(maps)),
         forward=forward,
         splits=_splits(moved, placed.seams),
         mirror=torch.zeros(len(frames), 2, dtype=torch.bool) if flips is None else flips,
@@ -55,10 +57,10 @@ def plan_geometry(steps: Steps, key: Key, sizes: Sizes, rows: Tensor, *, project
     return plan
 
 
-def _place(steps: Steps, sizes: Sizes, rows: Tensor) -> Placed:
+def _place(stages: KeyedStages, sizes: Sizes, rows: Tensor) -> Placed:
     """The layout stage's tiles, or every photo alone in a frame of its own size."""
-    if steps and role(steps[0][0]) is Layout:
-        stage, own = steps[0]
+    if stages and role(stages[0][0]) is Layout:
+        stage, own = stages[0]
         return stage.place(own, sizes)
     return Placed(
         sources=rows[:, None],
@@ -96,7 +98,7 @@ def _mirror(flips: Tensor | None, frames: Frames) -> Maps | None:
     return None if flips is None else mirror(flips, frames)
 
 
-def _steps(maps: Maps) -> Tensor:
+def _to_render(maps: Maps) -> Tensor:
     """Inverse maps as the renderer reads them: positions in 1/128 pixel, float32."""
     scale = np.array([[STEPS], [STEPS], [1.0]])
     return torch.from_numpy((maps.numpy() * scale).astype(np.float32))

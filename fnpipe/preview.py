@@ -2,6 +2,7 @@
 
 import colorsys
 from collections.abc import Sequence
+from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from PIL import Image as pillow
 from PIL import ImageDraw, ImageFont
 from torch import Tensor
 
-from fnpipe.types import ArgumentError, Batch, Image, Targets, check_whole
+from fnpipe.types import ArgumentError, Batch, Image, Targets, check_batch, check_whole
 from fnpipe.values import brief
 
 
@@ -210,10 +211,7 @@ def grid(
     Raises ArgumentError where ``columns`` or ``cell`` is not positive, and for a batch of no image.
     """
     check_whole("cell", cell, 1)
-    if not isinstance(batch, Batch):
-        raise ArgumentError(
-            f"batch wanted fnpipe.Batch, one of a loader's, came {type(batch).__name__}"
-        )
+    check_batch(batch)
     batch = batch.to("cpu")  # at once: a GPU would be waited for at every instance
     zoom = cell / max(batch.images.shape[2:])
     pictures = [
@@ -223,7 +221,7 @@ def grid(
     return tile(pictures, columns=columns)
 
 
-def save(image: UInt8[Tensor, "3 h w"], path: str | Path) -> None:
+def save(image: UInt8[Tensor, "3 h w"], path: str | Path | BytesIO) -> None:
     """Write a picture as PNG, whatever the suffix of ``path``. Errors: ArgumentError for floats."""
     if image.dtype != torch.uint8 or image.ndim != 3 or image.shape[0] != 3:
         raise ArgumentError(f"image wanted uint8[3, h, w], came {brief(image)}")

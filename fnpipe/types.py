@@ -6,7 +6,7 @@ Coordinates are continuous and edge based: pixel i covers [i, i+1), an image spa
 y points down.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +44,8 @@ Maps = Float64[Tensor, "*batch 3 3"]
 """Homographies that act on column vectors (x, y, 1)."""
 Sizes = Int64[Tensor, "*batch 2"]
 """Width, height."""
+Masks = Bool[Tensor, "n mh mw"] | Int32[Tensor, "b mh mw"]
+"""What :class:`fnpipe.masks` makes: planes of instances, or maps of images."""
 
 
 class ArgumentError(ValueError):
@@ -60,6 +62,13 @@ def check_flag(name: str, value: Any) -> None:
     """Errors: ArgumentError for what is neither True nor False: of a word, all are true."""
     if not isinstance(value, bool):
         raise ArgumentError(f"{name} wanted True or False, came {value!r:.80}")
+
+
+def check_choice(name: str, value: Any, choices: Collection[Any]) -> None:
+    """Errors: ArgumentError where ``value`` is none of ``choices``."""
+    if value not in choices:
+        wanted = ", ".join(map(str, choices))
+        raise ArgumentError(f"{name} wanted one of {wanted}, came {value!r}")
 
 
 class DataError(ValueError):
@@ -265,8 +274,8 @@ class Batch(Movable):
     targets: Targets
     ids: Int64[Tensor, " b"]
     epochs: Int64[Tensor, " b"]
-    masks: Bool[Tensor, "n mh mw"] | Int32[Tensor, "b mh mw"] | None = None
-    """Of a pipeline with :class:`fnpipe.masks`: planes of instances, or maps of images."""
+    masks: Masks | None = None
+    """Of a pipeline with :class:`fnpipe.masks`."""
 
     def __len__(self) -> int:
         return self.images.shape[0]
@@ -294,3 +303,11 @@ class Batch(Movable):
     @property
     def rings(self) -> Rings:
         return self.targets.rings
+
+
+def check_batch(batch: Any) -> None:
+    """Errors: ArgumentError for anything but a batch."""
+    if not isinstance(batch, Batch):
+        raise ArgumentError(
+            f"batch wanted fnpipe.Batch, one of a loader's, came {type(batch).__name__}"
+        )

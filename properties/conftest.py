@@ -8,22 +8,11 @@ import pytest
 import torch
 
 
-torch.set_num_threads(1)
 # Laws that several files need lie beside them, in laws.py.
 sys.path.append(str(Path(__file__).parent))
 if not torch.cuda.is_available():
     # Triton reads this when it is imported; without a GPU its kernels run in its interpreter.
     os.environ["TRITON_INTERPRET"] = "1"
-
-
-@pytest.fixture(scope="session")
-def shared_data() -> Path:
-    """Real photos and labels; ``FNPIPE_DATA`` says where they lie."""
-    beside = Path(__file__).resolve().parents[2] / "shared" / "data"
-    root = Path(os.environ.get("FNPIPE_DATA", beside))
-    if not root.is_dir():
-        pytest.skip(f"real data not found at {root}; set FNPIPE_DATA")
-    return root
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import fnpipe as fp
-from fnpipe.pipeline import gather, pack_sources
+from fnpipe.ops.warp import pack_sources
+from fnpipe.ops.windows import gather
 from fnpipe.testing import strategies
 from fnpipe.testing.strategies import Album as Album
 from fnpipe.testing.strategies import affines as affines

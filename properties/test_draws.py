@@ -152,13 +152,6 @@ def digests(data: Dataset, epochs: int = 2, **options) -> list[list[str]]:
     return [[digest(batch) for batch in loader] for _ in range(epochs)]
 
 
-few_cores = pytest.mark.filterwarnings(
-    "ignore:This DataLoader will create:UserWarning",
-    "ignore:.*multi-threaded.*fork:DeprecationWarning",
-)
-
-
-@few_cores
 @pytest.mark.parametrize(("workers", "start_method"), [(1, "fork"), (3, "fork"), (3, "spawn")])
 def test_cases_89_91_workers_change_no_byte(data: Dataset, workers: int, start_method: str):
     here = digests(data)

@@ -19,7 +19,7 @@ from fnpipe.keys import key
 from fnpipe.ops import pixel, windows
 from fnpipe.ops.annotate import select
 from fnpipe.ops.render import render
-from fnpipe.pipeline import pack_sources
+from fnpipe.ops.warp import pack_sources
 from fnpipe.testing import assert_same_bits, hard_planes, prove
 from fnpipe.types import Finish, Plan, Sources, map_tensors
 
@@ -336,7 +336,6 @@ def test_a_plan_and_sources_apart_are_refused() -> None:
         PIPELINES["mosaic"].render(plan, sources.to(CUDA), backend="triton")
 
 
-@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("how", POOLS)
 def test_loaders_give_the_bytes_of_the_cpu(

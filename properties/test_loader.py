@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 import fnpipe as fp
+from fnpipe.backends import CUTS
 from fnpipe.data.dataset import Dataset
 from fnpipe.feed.addresses import Epochs, _shuffled
 from fnpipe.feed.ranks import Share
@@ -28,11 +29,6 @@ from fnpipe.schedules import value_at
 
 COUNT, BATCH, EPOCHS, SEED = 41, 4, 3, 11
 STEPS = 11
-CUTS = ("finished", "warped", "source", "plan")
-few_cores = pytest.mark.filterwarnings(
-    "ignore:This DataLoader will create:UserWarning",
-    "ignore:.*multi-threaded.*fork:DeprecationWarning",
-)
 
 
 def recipe(layout: Any) -> fp.Pipeline:
@@ -99,7 +95,6 @@ def truth(data: Dataset) -> list[str]:
     return made
 
 
-@few_cores
 @pytest.mark.parametrize(
     ("workers", "start_method"),
     [(0, None), (1, "fork"), (2, "fork"), (8, "fork"), (2, "spawn"), (2, "forkserver")],

@@ -11,8 +11,10 @@ import fnpipe as fp
 from fnpipe import cuts
 from fnpipe.cuts import Parcel, add_pixels, complete
 from fnpipe.keys import key
-from fnpipe.pipeline import pack_sources
-from fnpipe.types import Rings, Targets
+from fnpipe.ops.ragged import offsets_of
+from fnpipe.ops.warp import pack_sources
+from fnpipe.testing import targets_of
+from fnpipe.types import Rings
 
 
 SIZE = (48, 64)
@@ -31,19 +33,15 @@ def blobs(count: int, seed: int) -> Album:
     whose = torch.repeat_interleave(owner, rings)
     points = torch.rand(len(whose), 7, 2, generator=generator) * sizes[whose][:, None]
     low = torch.rand(n, 2, generator=generator) * sizes[owner] * 0.5
-    targets = Targets.empty().replace(
-        boxes=torch.cat([low, low + sizes[owner] * 0.4], 1),
+    targets = targets_of(
+        torch.cat([low, low + sizes[owner] * 0.4], 1),
         labels=torch.arange(n) % 5,
         owner=owner,
-        ids=torch.arange(n),
         ignore=torch.arange(n) % 3 == 0,
-        visible=torch.ones(n),
-        keypoints=torch.zeros(n, 0, 3),
-        quads=torch.zeros(n, 0, 2),
         rings=Rings(
             points.view(-1, 2),
             7 * torch.arange(len(whose) + 1),
-            torch.cat([torch.zeros(1, dtype=torch.int64), rings.cumsum(0)]),
+            offsets_of(rings),
         ),
     )
     grey = [torch.full((3, h, w), 90, dtype=torch.uint8) for w, h in sizes.tolist()]

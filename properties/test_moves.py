@@ -19,7 +19,7 @@ import fnpipe as fp
 from fnpipe import plans
 from fnpipe.ops import annotate, points, raster, render
 from fnpipe.ops.maps import mirror
-from fnpipe.types import Targets
+from fnpipe.testing import targets_of
 
 
 FILL = 114
@@ -62,13 +62,10 @@ def album_of(spots: list[tuple[int, int, float, float]], *, rings: bool = True) 
     turn = torch.arange(48) * (math.tau / 48)
     disc = 2 * SPOT * torch.stack([turn.cos(), turn.sin()], 1)
     each = torch.arange(count + 1)
-    targets = Targets.empty(keypoints=5).replace(
-        boxes=torch.cat([centre - 2 * SPOT, centre + 2 * SPOT], 1),
+    targets = targets_of(
+        torch.cat([centre - 2 * SPOT, centre + 2 * SPOT], 1),
         labels=torch.zeros(count, dtype=torch.int64),
         owner=torch.arange(count),
-        ids=torch.arange(count),
-        ignore=torch.zeros(count, dtype=torch.bool),
-        visible=torch.ones(count),
         keypoints=cross(centre),
         quads=centre[:, None] + torch.tensor([[1.0, -4], [5, 2], [-1, 4], [-5, -2]]),
         rings=fp.Rings((centre[:, None] + disc).view(-1, 2), 48 * each, each)

@@ -23,9 +23,9 @@ from fnpipe.ops.annotate import ROWS, select
 from fnpipe.ops.layers import annotate_some, rasterized
 from fnpipe.ops.points import bounds
 from fnpipe.ops.raster import masks
-from fnpipe.pipeline import gather
+from fnpipe.ops.windows import gather
 from fnpipe.stages import erase, paste
-from fnpipe.testing import assert_same_bits
+from fnpipe.testing import assert_same_bits, rings_of, targets_of
 from fnpipe.types import ArgumentError, Plan, Rings, Targets
 
 
@@ -37,24 +37,13 @@ some = settings(max_examples=40, deadline=None)
 
 def scribbles(shapes: list[list[Tensor]], owner: list[int]) -> Targets:
     """Instances of rings; two keypoints each, at the corners of the box."""
-    every = [ring for rings in shapes for ring in rings]
-    n = len(shapes)
-    rings = Rings(
-        torch.cat([torch.zeros(0, 2), *every]),
-        torch.tensor([0, *map(len, every)]).cumsum(0),
-        torch.tensor([0, *map(len, shapes)]).cumsum(0),
-    )
-    boxes = bounds(rings)
-    corners = torch.cat([boxes.view(-1, 2, 2), torch.full((n, 2, 1), 2.0)], 2)
-    return Targets(
-        boxes=boxes,
+    rings = rings_of(*shapes)
+    boxes, n = bounds(rings), len(shapes)
+    return targets_of(
+        boxes,
         labels=torch.arange(n) % 7,
         owner=torch.tensor(owner, dtype=torch.int64),
-        ids=torch.arange(n),
-        ignore=torch.zeros(n, dtype=torch.bool),
-        visible=torch.ones(n),
-        keypoints=corners,
-        quads=torch.zeros(n, 0, 2),
+        keypoints=torch.cat([boxes.view(-1, 2, 2), torch.full((n, 2, 1), 2.0)], 2),
         rings=rings,
     )
 

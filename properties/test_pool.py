@@ -17,7 +17,7 @@ from fnpipe.data.dataset import Dataset
 from fnpipe.data.pool import Pool, pool
 from fnpipe.data.prepare import fit, prepare, shrink
 from fnpipe.ops.warp import pack, unpack
-from fnpipe.pipeline import gather
+from fnpipe.ops.windows import gather
 
 
 KINDS = ("ram", "disk", "device")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fnpipe.ops import paint, raster
-from fnpipe.types import Rings
+from fnpipe.testing import rings_of
 
 
 HOST = ("dense", "window", "torch")
@@ -38,20 +38,11 @@ instances = st.lists(rings, max_size=4)
 strides = st.integers(1, 7)
 
 
-def pack(batch: list[list[list[tuple[float, float]]]]) -> Rings:
-    flat = [ring for instance in batch for ring in instance]
-    return Rings(
-        torch.tensor([point for ring in flat for point in ring]).reshape(-1, 2),
-        torch.tensor([0, *map(len, flat)]).cumsum(0),
-        torch.tensor([0, *map(len, batch)]).cumsum(0),
-    )
-
-
 def draw(
     batch: list[list[list[tuple[float, float]]]], stride: int, *, impl: str = "torch"
 ) -> Tensor:
     """Masks of 12 rows and 11 columns."""
-    return raster.masks(pack(batch), (12 * stride, 11 * stride), stride=stride, impl=impl)
+    return raster.masks(rings_of(*batch), (12 * stride, 11 * stride), stride=stride, impl=impl)
 
 
 @given(st.lists(instances, max_size=4), strides)
@@ -123,7 +114,7 @@ def test_every_pixel_of_an_overlap_map_is_the_smallest_instance_there(batch, str
     images = data.draw(st.lists(st.integers(0, 2), min_size=len(batch), max_size=len(batch)))
     owner = torch.tensor(sorted(images), dtype=torch.int64)
     size = (12 * stride, 11 * stride)
-    found = paint.overlap_map(pack(batch), owner, 3, size, stride=stride)
+    found = paint.overlap_map(rings_of(*batch), owner, 3, size, stride=stride)
     planes = draw(batch, stride)
     areas = planes.flatten(1).sum(1).tolist()
     wanted = torch.zeros_like(found)
@@ -148,7 +139,7 @@ def test_pycocotools_differs_only_next_to_an_outline(ring):
 
 
 def draw_at_size(ring) -> Tensor:
-    return raster.masks(pack([[ring]]), (40, 40), stride=1)[0]
+    return raster.masks(rings_of([ring]), (40, 40), stride=1)[0]
 
 
 def assert_agreement(ours: Tensor, ring) -> None:
@@ -189,7 +180,7 @@ def test_triton_has_the_same_bits_in_its_interpreter(tmp_path, stride):
     half = generator.integers(-4, 28, (20, 2, 5, 2)) * np.float32(stride / 2)
     near = np.nextafter(half, np.float32(np.inf) * generator.choice([-1, 1], half.shape))
     batch = np.where(generator.random(half.shape) < 0.5, half, near).tolist()
-    packed, file = pack(batch), tmp_path / "rings.pt"
+    packed, file = rings_of(*batch), tmp_path / "rings.pt"
     torch.save((packed.points, packed.ring_offsets, packed.instance_offsets, stride), file)
     path = os.pathsep.join(
         [str(Path(raster.__file__).parents[2]), os.environ.get("PYTHONPATH", "")]

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fnpipe.data.build import collect
 from fnpipe.data.coco import read_coco
+from fnpipe.data.dataset import TASKS
 from fnpipe.data.rle import decode_rle, encode_rle
 from fnpipe.data.tidy import tidy
 from fnpipe.data.writers import write_coco, write_yolo
@@ -20,7 +21,8 @@ from fnpipe.data.yolo import read_yolo
 from fnpipe.ops.points import rboxes_to_quads
 from fnpipe.ops.raster import masks
 from fnpipe.ops.trace import trace_mask
-from fnpipe.types import Rings, Targets
+from fnpipe.testing import rings_of
+from fnpipe.types import Targets
 
 
 files = settings(max_examples=30, deadline=None)  # each example writes and reads a few files
@@ -30,7 +32,6 @@ FILES = ["0.png", "1.png", "2.png"]
 NAMES = ["cat", "dog", "bird"]
 CATEGORIES = [2, 3, 90]
 FIELDS = ("boxes", "labels", "owner", "ids", "ignore", "visible", "keypoints", "quads")
-TASKS = ("detect", "segment", "pose", "obb")
 LEAST = 2.0**-10
 """Pixels. Nearer to the border a sum of two float64 fractions may round to another float32."""
 
@@ -186,12 +187,7 @@ def test_runs_spell_the_mask(mask: Tensor):
 
 @given(mask=pictures())
 def test_rings_fill_the_mask(mask: Tensor):
-    rings = trace_mask(mask)
-    traced = Rings(
-        torch.cat([torch.zeros(0, 2), *rings]),
-        torch.tensor([0, *map(len, rings)]).cumsum(0),
-        torch.tensor([0, len(rings)]),
-    )
+    traced = rings_of(trace_mask(mask))
     assert torch.equal(masks(traced, (mask.shape[0], mask.shape[1]), stride=1)[0], mask)
 
 

@@ -31,9 +31,9 @@ from fnpipe.numerics import count_differences
 from fnpipe.ops import render as definitions
 from fnpipe.ops.maps import matrix as matrix_of
 from fnpipe.ops.maps import scale_and_shift, sine_cosine
+from fnpipe.ops.warp import pack_sources
 from fnpipe.ops.windows import cut, measure
 from fnpipe.packing import packed
-from fnpipe.pipeline import pack_sources
 from fnpipe.stages.stage import Placed, stage
 from fnpipe.types import Plan, Sources
 

@@ -17,7 +17,8 @@ from torch._dynamo.testing import CompileCounterWithBackend
 import fnpipe as fp
 from fnpipe import cuts, step
 from fnpipe.adapters.foreign import foreign
-from fnpipe.pipeline import pack_sources
+from fnpipe.backends import CUTS
+from fnpipe.ops.warp import pack_sources
 from fnpipe.testing import assert_same_bits
 
 
@@ -30,7 +31,6 @@ REST = fp.pipe(
 TRAIN = fp.pipe(fp.mosaic((16, 32)), REST)
 LAYERED = fp.pipe(fp.mosaic((16, 32)), fp.mixup(p=0.5), REST)
 POOL = pack_sources(ALBUM.images)
-CUTS = ("finished", "warped", "source", "plan")
 
 
 @pytest.fixture(autouse=True)

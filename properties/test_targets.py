@@ -27,6 +27,8 @@ from fnpipe.ops.points import (
     rboxes_to_quads,
     transform,
 )
+from fnpipe.ops.ragged import offsets_of
+from fnpipe.testing import assert_same_bits
 from fnpipe.types import Plan, Rings, Targets
 
 
@@ -355,9 +357,6 @@ def build_table(counts: list[int], k: int, corners: int, seed: int) -> tuple[Tar
     def uniform(*shape: int) -> torch.Tensor:
         return torch.rand(*shape, generator=generator) * 60 - 10
 
-    def offsets_of(sizes: torch.Tensor) -> torch.Tensor:
-        return torch.cat((torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)))
-
     instance_offsets = offsets_of(torch.randint(0, 4, (n,), generator=generator))
     rings = int(instance_offsets[-1])
     ring_offsets = offsets_of(torch.randint(3, 30, (rings,), generator=generator))
@@ -395,12 +394,6 @@ def build_plan(sources: list[list[int]], seed: int) -> Plan:
         colors=(),
         size=SIZE,
     )
-
-
-def assert_same_bits(got: Targets, wanted: Targets) -> None:
-    for a, b in zip(pytree.tree_leaves(got), pytree.tree_leaves(wanted), strict=True):
-        assert (a.dtype, a.shape) == (b.dtype, b.shape)
-        assert a.numpy().tobytes() == b.numpy().tobytes()
 
 
 def one_image(plan: Plan, image: int) -> Plan:

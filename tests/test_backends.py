@@ -16,21 +16,14 @@ import fnpipe as fp
 from fnpipe import backends, numerics
 from fnpipe.backends import Recipe, best, check_backend, painter, renderer, warper
 from fnpipe.cuts import choose_backends
-from fnpipe.pipeline import gather
-from fnpipe.types import ArgumentError, NumericsError, Plan, Sources, Targets
+from fnpipe.ops.windows import gather
+from fnpipe.testing.strategies import Album
+from fnpipe.types import ArgumentError, NumericsError, Plan, Sources
 
 
-class Album:
-    """Two photos of noise."""
-
-    sizes = torch.tensor([[9, 7], [9, 7]])
-    targets = Targets.empty()
-    offsets = torch.zeros(3, dtype=torch.int64)
-    keypoint_flip = ()
-
-    def read(self, index: int) -> Tensor:
-        generator = torch.Generator().manual_seed(index)
-        return torch.randint(0, 256, (3, 7, 9), dtype=torch.uint8, generator=generator)
+NOISE = torch.randint(0, 256, (2, 3, 7, 9), dtype=torch.uint8, generator=torch.Generator())
+ALBUM = Album(NOISE.unbind())
+"""Two photos of noise."""
 
 
 @pytest.fixture
@@ -38,7 +31,7 @@ def scene() -> tuple[Recipe, Sources, Plan]:
     """What a small pipeline renders."""
     pipeline = fp.pipe(fp.hsv(hue=0.5, value=0.5), fp.finish(torch.float32))
     key = fp.key(seed=0, epoch=0, sample=torch.tensor([0, 1]))
-    sources, plan = gather(pipeline.draw(key, Album()), Album().read)
+    sources, plan = gather(pipeline.draw(key, ALBUM), ALBUM.read)
     return pipeline.recipe(plan.size), sources, plan
 
 

@@ -14,7 +14,7 @@ import fnpipe as fp
 from fnpipe.adapters.huggingface import to_detr
 from fnpipe.adapters.ultralytics import to_ultralytics
 from fnpipe.data.coco import read_coco
-from fnpipe.data.dataset import Dataset
+from fnpipe.data.dataset import TASKS, Dataset
 from fnpipe.data.prepare import prepare
 from fnpipe.types import ArgumentError
 
@@ -65,8 +65,7 @@ def labels(data: Dataset, tmp_path: Path) -> Path:
 
 def made(labels: Path, photos: Path) -> list[Tensor]:
     """All that comes of some photos."""
-    tasks = ("detect", "segment", "pose", "obb")
-    datasets = [read_coco(labels, photos, task=task) for task in tasks]
+    datasets = [read_coco(labels, photos, task=task) for task in TASKS]
     datasets.append(prepare(datasets[1], longest=9))
     leaves: list[Any] = [data.targets for data in datasets]
     for data in datasets:

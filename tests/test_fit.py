@@ -21,10 +21,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 BENCH = Path(__file__).resolve().parents[1] / "bench"
 KINDS = ("model", "optimizer", "ema", "scheduler", "losses", "metrics")
-few_cores = pytest.mark.filterwarnings(
-    "ignore:This DataLoader will create:UserWarning",
-    "ignore:.*multi-threaded.*fork:DeprecationWarning",
-)
 
 
 @pytest.fixture
@@ -200,7 +196,6 @@ def options(arm: str, **given: Any) -> argparse.Namespace:
     return argparse.Namespace(arm=arm, backend="eager", model="nano", **(base | given))
 
 
-@few_cores
 def test_every_cut_trains_to_equal_bytes(training: ModuleType) -> None:
     runs = [
         training.run(options("fnpipe/finished")),

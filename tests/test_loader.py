@@ -22,10 +22,6 @@ from fnpipe.types import ArgumentError, LoaderError
 
 
 PLAIN = fp.pipe(fp.resize(8), fp.flip(horizontal=0.5))
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:This DataLoader will create:UserWarning",
-    "ignore:.*multi-threaded.*fork:DeprecationWarning",
-)
 
 
 def load(data: Dataset, **options: Any) -> fp.Loader:

@@ -10,8 +10,11 @@ import torch
 from torch import Tensor
 
 import fnpipe as fp
-from fnpipe.pipeline import Alone, Photos, gather, pack_sources
-from fnpipe.types import ArgumentError, Rings, Sample, Targets
+from fnpipe.ops.warp import pack_sources
+from fnpipe.ops.windows import gather
+from fnpipe.pipeline import Alone, Photos
+from fnpipe.testing import targets_of
+from fnpipe.types import ArgumentError, Sample, Targets
 
 
 def photo(width: int, height: int, *, seed: int = 0) -> Tensor:
@@ -21,18 +24,7 @@ def photo(width: int, height: int, *, seed: int = 0) -> Tensor:
 
 def boxed(*boxes: tuple[float, float, float, float], quads: Any = None) -> Targets:
     """Instances of one photo: boxes, and quads where they are given."""
-    n = len(boxes)
-    return Targets(
-        boxes=torch.tensor(boxes, dtype=torch.float32).view(-1, 4),
-        labels=torch.arange(n),
-        owner=torch.zeros(n, dtype=torch.int64),
-        ids=torch.arange(n),
-        ignore=torch.zeros(n, dtype=torch.bool),
-        visible=torch.ones(n),
-        keypoints=torch.zeros(n, 0, 3),
-        quads=torch.zeros(n, 0, 2) if quads is None else torch.tensor(quads),
-        rings=Rings.empty(n),
-    )
+    return targets_of(boxes, **({} if quads is None else {"quads": torch.tensor(quads)}))
 
 
 class Album:

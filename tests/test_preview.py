@@ -9,6 +9,7 @@ from PIL import Image as pillow
 from torch import Tensor
 
 from fnpipe import preview
+from fnpipe.testing import targets_of
 from fnpipe.types import ArgumentError, Batch, Rings, Targets
 
 
@@ -21,18 +22,7 @@ def photo(width: int = 64, height: int = 48) -> Tensor:
 
 def one(**changes: Tensor | Rings) -> Targets:
     """One instance with a box and no more, changed at will."""
-    plain = Targets.empty(keypoints=0).replace(
-        boxes=torch.tensor([[10.0, 20.0, 40.0, 40.0]]),
-        labels=torch.tensor([0]),
-        owner=torch.tensor([0]),
-        ids=torch.tensor([0]),
-        ignore=torch.tensor([False]),
-        visible=torch.ones(1),
-        keypoints=torch.zeros(1, 0, 3),
-        quads=torch.zeros(1, 0, 2),
-        rings=Rings.empty(1),
-    )
-    return plain.replace(**changes)
+    return targets_of([[10, 20, 40, 40]]).replace(**changes)
 
 
 def square(x0: float, y0: float, x1: float, y1: float) -> Tensor:
@@ -92,19 +82,8 @@ def test_a_name_stands_inside_its_box_or_above_a_small_one():
 
 def test_of_names_that_would_cover_each_other_the_largest_objects_is_drawn():
     corners = [[20.0, 20, 120, 120], [22.0, 22, 80, 80], [200.0, 20, 260, 80]]
-    targets = Targets.empty().replace(
-        boxes=torch.tensor(corners),
-        labels=torch.arange(3),
-        owner=torch.zeros(3, dtype=torch.int64),
-        ids=torch.arange(3),
-        visible=torch.ones(3),
-        ignore=torch.zeros(3, dtype=torch.bool),
-        keypoints=torch.zeros(3, 0, 3),
-        quads=torch.zeros(3, 0, 2),
-        rings=Rings.empty(3),
-    )
     drawn = [
-        preview.draw(photo(300, 300), targets, names=names)
+        preview.draw(photo(300, 300), targets_of(corners), names=names)
         for names in (["large", "small", "far"], ["large", "", "far"], ["large", "", ""])
     ]
     assert torch.equal(drawn[0], drawn[1])

@@ -8,7 +8,7 @@ import torch
 
 import fnpipe as fp
 from fnpipe import numerics, testing
-from fnpipe.testing import assert_same_bits, prove
+from fnpipe.testing import assert_same_bits, prove, rings_of, targets_of
 
 
 @fp.pointwise
@@ -25,6 +25,28 @@ def difference(expected: Any, got: Any) -> str:
     with pytest.raises(AssertionError) as found:
         assert_same_bits(expected, got, what="it")
     return str(found.value)
+
+
+def test_rings_are_written_down_instance_by_instance():
+    square = torch.tensor([[0.0, 0], [2, 0], [2, 2], [0, 2]])
+    rings = rings_of([square, [(5, 5), (6, 5), (5, 6)]], [], [[]])
+    assert rings.points.dtype == torch.float32
+    assert rings.points.tolist() == [*square.tolist(), [5, 5], [6, 5], [5, 6]]
+    assert rings.ring_offsets.tolist() == [0, 4, 7, 7]
+    assert rings.instance_offsets.tolist() == [0, 2, 2, 3]
+    assert_same_bits(rings_of(), fp.Rings.empty(0))
+
+
+def test_targets_are_written_down_by_what_matters():
+    made = targets_of([[0, 0, 2, 3], [1, 1, 4, 4]], labels=torch.tensor([7, 5]))
+    assert made.boxes.tolist() == [[0, 0, 2, 3], [1, 1, 4, 4]]
+    assert (made.labels.tolist(), made.ids.tolist(), made.owner.tolist()) == (
+        [7, 5],
+        [0, 1],
+        [0, 0],
+    )
+    assert (made.ignore.tolist(), made.visible.tolist()) == ([False] * 2, [1.0] * 2)
+    assert_same_bits(targets_of([]), fp.Targets.empty())
 
 
 def test_words_are_compared_not_values():

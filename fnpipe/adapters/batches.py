@@ -3,13 +3,12 @@
 import warnings
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any
 
 import torch
 
 from fnpipe.ops import raster
 from fnpipe.ops.raster import Masks
-from fnpipe.types import ArgumentError, Batch, Rings, Targets
+from fnpipe.types import Batch, Rings, Targets
 
 
 def bare(targets: Targets) -> Targets:
@@ -46,14 +45,6 @@ def instance_planes(batch: Batch, *, stride: int) -> Masks:
             stacklevel=3,
         )
     return raster.masks(batch.rings, (height, width), stride=stride, impl=fastest(batch))
-
-
-def check_batch(batch: Any) -> None:
-    """Errors: ArgumentError for anything but a batch."""
-    if not isinstance(batch, Batch):
-        raise ArgumentError(
-            f"batch wanted fnpipe.Batch, one of a loader's, came {type(batch).__name__}"
-        )
 
 
 def fastest(batch: Batch) -> str:

@@ -5,10 +5,10 @@ from typing import Any
 
 import torch
 
-from fnpipe.adapters.batches import bare, check_batch, spans
+from fnpipe.adapters.batches import bare, spans
 from fnpipe.ops.annotate import select
 from fnpipe.stages.finish import finish
-from fnpipe.types import ArgumentError, Batch
+from fnpipe.types import ArgumentError, Batch, check_batch
 
 
 def finish_of(

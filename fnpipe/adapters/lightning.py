@@ -44,8 +44,8 @@ class Handed:
 class Feed:
     """A loader as a Trainer wants it: sized, with a state, and wrapped batches.
 
-    ``length`` is what a share of it is a share of, where the loader's epochs are cut to one;
-    ``epoch`` says which one the Trainer is in, as it loads no state at an epoch's end.
+    ``length`` is that of a whole epoch, where the loader's are cut to the share that the Trainer
+    takes; ``epoch`` says which one the Trainer is in, as it loads no state at an epoch's end.
     """
 
     loader: Loader

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 from torchvision import tv_tensors
 
-from fnpipe.adapters.batches import bare, check_batch, instance_planes, spans
+from fnpipe.adapters.batches import bare, instance_planes, spans
 from fnpipe.ops.annotate import select, take
-from fnpipe.types import ArgumentError, Batch, Rings, Sample, Targets
+from fnpipe.types import ArgumentError, Batch, Rings, Sample, Targets, check_batch
 
 
 def to_detection(

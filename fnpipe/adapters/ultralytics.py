@@ -6,16 +6,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fnpipe.adapters.batches import bare, check_batch, fastest, instance_planes
-from fnpipe.data.dataset import Dataset, lacks_outlines
+from fnpipe.adapters.batches import bare, fastest, instance_planes
+from fnpipe.data.dataset import TASKS, Dataset, lacks_outlines
 from fnpipe.loader import Loader
 from fnpipe.ops import paint
 from fnpipe.ops.annotate import select
 from fnpipe.ops.points import quads_to_rboxes
-from fnpipe.types import ArgumentError, Batch, Targets
-
-
-TASKS = ("detect", "segment", "pose", "obb")
+from fnpipe.types import ArgumentError, Batch, Targets, check_batch, check_choice
 
 
 def to_ultralytics(batch: Batch, *, task: str = "detect", mask_ratio: int = 4) -> dict[str, Any]:
@@ -28,7 +25,7 @@ def to_ultralytics(batch: Batch, *, task: str = "detect", mask_ratio: int = 4) -
     adds ``keypoints``. What is to be ignored is left out: they have no word for it.
     Errors: ArgumentError for another task, for float images, and for what the batch does not have.
     """
-    _check_task(task)
+    check_choice("task", task, TASKS)
     check_batch(batch)
     if batch.images.dtype != torch.uint8:
         raise ArgumentError(
@@ -58,11 +55,6 @@ def to_ultralytics(batch: Batch, *, task: str = "detect", mask_ratio: int = 4) -
     return table
 
 
-def _check_task(task: str) -> None:
-    if task not in TASKS:
-        raise ArgumentError(f"task wanted one of {', '.join(TASKS)}, came {task!r}")
-
-
 class TrainLoader:
     """A :class:`fnpipe.Loader` as their trainers use a data loader: an epoch a ``for``."""
 
@@ -79,7 +71,7 @@ class TrainLoader:
         self, loader: Loader, batch_size: int, *, task: str = "detect", mask_ratio: int = 4
     ) -> None:
         """Errors: ArgumentError for another task, and masks of a data set without outlines."""
-        _check_task(task)
+        check_choice("task", task, TASKS)
         if not isinstance(loader, Loader):
             raise ArgumentError(f"loader wanted fnpipe.Loader, came {loader!r:.80}")
         self.loader, self.task, self.mask_ratio = loader, task, mask_ratio

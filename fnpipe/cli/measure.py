@@ -21,7 +21,7 @@ from fnpipe.cli.options import (
     seconds,
 )
 from fnpipe.data.dataset import Dataset
-from fnpipe.pipeline import gather
+from fnpipe.ops.windows import gather
 
 
 TURNS = 5

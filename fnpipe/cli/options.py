@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from jaxtyping import UInt8
+from torch import Tensor
 
 import fnpipe as fp
 from fnpipe import recipes
-from fnpipe.data.dataset import Dataset
+from fnpipe.data.dataset import TASKS, Dataset
 from fnpipe.recipes.table import nearest
 from fnpipe.schedules import value_at
 from fnpipe.types import ArgumentError, DataError
@@ -81,7 +83,7 @@ def add_source(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument(
         "--task",
-        choices=("detect", "segment", "pose", "obb"),
+        choices=TASKS,
         help="which targets to read (default: detect; of --dota: obb)",
     )
 
@@ -136,13 +138,13 @@ def _read(options: argparse.Namespace, **how: Any) -> Dataset:
     return fp.read_yolo(options.yolo, root=options.root, **how)
 
 
-def add_recipe(command: argparse.ArgumentParser, *, default: str = "yolo") -> None:
+def add_recipe(command: argparse.ArgumentParser) -> None:
     """Options that name a pipeline."""
     command.add_argument(
         "--recipe",
-        default=default,
+        default="yolo",
         metavar="NAME",
-        help=f"{', '.join(recipes.RECIPES)}, or a TOML file (default: {default})",
+        help=f"{', '.join(recipes.RECIPES)}, or a TOML file (default: yolo)",
     )
     command.add_argument(
         "--size", type=positive, help="output side of a NAME (default: 640); a file says its own"
@@ -180,6 +182,15 @@ def as_codes(pipeline: fp.Pipeline) -> fp.Pipeline:
     """The same with 8-bit codes at its end, which can be shown."""
     rest = [s for s in pipeline.stages if not isinstance(s, fp.finish)]
     return fp.pipe(*rest, fp.finish(torch.uint8))
+
+
+def drawn(
+    data: Dataset, pipeline: fp.Pipeline, index: int, *, seed: int, epoch: int
+) -> UInt8[Tensor, "3 h w"]:
+    """One sample with its targets on top, enlarged to be looked at."""
+    batch = fp.make_batch(data, as_codes(pipeline), [index], seed=seed, epoch=epoch)
+    zoom = max(1.0, 640 / max(batch.images.shape[2:]))
+    return fp.preview.draw(batch.images[0], batch.targets, names=data.names, zoom=zoom)
 
 
 def check_index(index: int, data: Dataset, *, name: str = "--index") -> int:

@@ -15,8 +15,8 @@ from fnpipe.cli.options import (
     add_json,
     add_recipe,
     add_source,
-    as_codes,
     check_index,
+    drawn,
     paint,
     picture,
     positive,
@@ -121,15 +121,12 @@ def run_explain(options: argparse.Namespace) -> None:
 
 def run_replay(options: argparse.Namespace) -> None:
     """One sample anew from its address: its plan in numbers, its picture, its digest."""
-    from fnpipe import preview
-
-    data, train = read(options), recipe_at(options, seed=options.seed, epoch=options.epoch)
+    at = {"seed": options.seed, "epoch": options.epoch}
+    data, train = read(options), recipe_at(options, **at)
     index = check_index(options.index, data, name="INDEX")
-    key = fp.key(seed=options.seed, epoch=options.epoch, sample=torch.tensor([index]))
-    plan = train.draw(key, data)
+    plan = train.draw(fp.key(**at, sample=torch.tensor([index])), data)
     told = replayed(train, plan, data)
-    batch = fp.make_batch(data, train, [index], seed=options.seed, epoch=options.epoch)
-    told["sha256"] = digest([batch])
+    told["sha256"] = digest([fp.make_batch(data, train, [index], **at)])
     if options.json:
         print_json(told)
     else:
@@ -137,13 +134,7 @@ def run_replay(options: argparse.Namespace) -> None:
             lines = numbers if isinstance(numbers, list) else [numbers]
             print(f"{name:12s}", *lines, sep="\n    " if len(lines) > 1 else " ")
     if options.out:
-        shown = fp.make_batch(
-            data, as_codes(train), [index], seed=options.seed, epoch=options.epoch
-        )
-        zoom = max(1.0, 640 / max(plan.size))
-        preview.save(
-            preview.draw(shown.images[0], shown.targets, names=data.names, zoom=zoom), options.out
-        )
+        fp.preview.save(drawn(data, train, index, **at), options.out)
 
 
 def replayed(train: fp.Pipeline, plan: fp.Plan, data: Dataset) -> dict[str, Any]:

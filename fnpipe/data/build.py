@@ -18,13 +18,14 @@ from fnpipe.data.decode import read_image, scan_image
 from fnpipe.data.processes import Bar
 from fnpipe.data.tidy import tidy
 from fnpipe.ops.points import canonical_quads
+from fnpipe.ops.ragged import offsets_of
 from fnpipe.types import ArgumentError, DataError, Rings, Targets, check_whole
 
 
 Numbers = Sequence[int | float]
 
 FAULTS = (AttributeError, LookupError, OverflowError, TypeError, ValueError)
-"""What reading a file raises that is not what it should be."""
+"""What reading a malformed file may raise."""
 MAX_LINES = 100
 """Lines of a report for one kind of problem."""
 
@@ -196,7 +197,6 @@ def build(
     table = torch.tensor(sizes, dtype=torch.int64).reshape(-1, 2)
     path_bytes, path_offsets = pack_names(files)
     targets = tidy(targets, table, lambda kind, row: notes.add(kind, place(row)))
-    counts = torch.bincount(targets.owner, minlength=len(files))
     options: dict[str, Any] = {"image_ids": torch.arange(len(files)), **fields}
     return Dataset(
         root=root,
@@ -204,7 +204,7 @@ def build(
         path_offsets=path_offsets,
         sizes=table,
         targets=targets,
-        offsets=torch.cat([counts.new_zeros(1), counts.cumsum(0)]),
+        offsets=offsets_of(torch.bincount(targets.owner, minlength=len(files))),
         report=notes.report(),
         **options,
     )

@@ -22,7 +22,7 @@ from fnpipe.data.build import (
     naming,
     scan_photos,
 )
-from fnpipe.data.dataset import Dataset
+from fnpipe.data.dataset import TASKS, Dataset
 from fnpipe.data.decode import PIXEL_LIMIT
 from fnpipe.data.pairs import leads_out
 from fnpipe.data.rle import decode_rle
@@ -30,8 +30,6 @@ from fnpipe.ops.points import check_keypoint_flip
 from fnpipe.ops.trace import trace_mask
 from fnpipe.types import DataError, Targets
 
-
-TASKS = ("detect", "segment", "pose", "obb")
 
 Json = dict[str, Any]
 Photos = dict[int, tuple[str, tuple[int, int]]]

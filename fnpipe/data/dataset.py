@@ -17,7 +17,7 @@ from torch import Tensor
 from fnpipe.data.decode import PIXEL_LIMIT, read_image, read_packed
 from fnpipe.digests import plain
 from fnpipe.ops.annotate import take
-from fnpipe.ops.points import gather_ragged
+from fnpipe.ops.ragged import gather_ragged
 from fnpipe.ops.warp import pack_image
 from fnpipe.types import (
     ArgumentError,
@@ -29,6 +29,10 @@ from fnpipe.types import (
     Targets,
     Words,
 )
+
+
+TASKS = ("detect", "segment", "pose", "obb")
+"""What instances may carry beside a box: nothing, rings, keypoints, or a quad."""
 
 
 class Changed(DataError):
@@ -211,7 +215,7 @@ def _content(value: Any) -> Any:
 def check_pool(pool: Any, data: Any, *, cut: str = "finished") -> None:
     """Errors: ArgumentError where a pool holds other photos than ``data``, or in other order.
 
-    And for one on a GPU, all of it, where the host reads it: at every ``cut`` but the plan's.
+    And where the host would read a pool that lies on a GPU alone: at every ``cut`` but the plan's.
     """
     whole = None if getattr(pool, "rest", None) is not None else getattr(pool, "sources", None)
     if cut != "plan" and whole is not None and whole.words.is_cuda:

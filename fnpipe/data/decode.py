@@ -69,16 +69,8 @@ def read_packed(
     return _guarded(path, lambda file: _decode_packed(file, pixel_limit), contents)
 
 
-def read_size(path: Path | str, *, pixel_limit: int = PIXEL_LIMIT) -> tuple[int, int]:
-    """Width and height, in pixels, that :func:`read_image` will return, from the header alone.
-
-    Raises the same errors as far as a header shows them.
-    """
-    return _guarded(path, lambda file: _measure(file, pixel_limit))
-
-
 def scan_image(path: Path | str, *, pixel_limit: int = PIXEL_LIMIT) -> tuple[int, int]:
-    """Width and height in pixels, decoding the photo only where it may have been cut short.
+    """Width and height, in pixels, that :func:`read_image` will return, from the header if it can.
 
     A JPEG or PNG whose last bytes are not its format's end is decoded to see, so that a truncated
     file is found for the price of one more small read. Raises as :func:`read_image` does.

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import torch
 
-from fnpipe.data.build import Notes, as_path, build, check_choice, collect, naming, scan_photos
+from fnpipe.data.build import Notes, as_path, build, check_choice, collect, naming
 from fnpipe.data.dataset import Dataset
 from fnpipe.data.decode import PIXEL_LIMIT
-from fnpipe.data.pairs import check_pairs, folder_photos, mirror, read_lines
+from fnpipe.data.pairs import folder_photos, mirror, read_lines, scan_pairs
 from fnpipe.types import DataError
 
 
@@ -44,10 +44,7 @@ def read_dota(
     pairs = [
         (photo, mirror(photo, root, as_path("labels", labels))) for photo in folder_photos(root)
     ]
-    check_pairs(root, pairs, notes)
-    photos = [photo for photo, _ in pairs]
-    sizes = scan_photos(photos, notes, scan=scan, unreadable=unreadable, pixel_limit=pixel_limit)
-    kept = [(*pair, size) for pair, size in zip(pairs, sizes, strict=True) if size is not None]
+    kept = scan_pairs(root, pairs, notes, scan=scan, unreadable=unreadable, pixel_limit=pixel_limit)
     found = [row for i, (_, label, _) in enumerate(kept) for row in _rows(label, i, notes)]
     names = sorted({row.name for row in found}) if names is None else list(names)
     objects = [row for row in found if _is_named(row, names, notes)]

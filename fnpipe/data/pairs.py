@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fnpipe.data.build import Notes
+from fnpipe.data.build import Notes, scan_photos
 from fnpipe.data.decode import SUFFIXES
 from fnpipe.types import DataError
 
@@ -77,7 +77,19 @@ def leads_out(name: str) -> bool:
     return os.path.isabs(name) or os.path.normpath(name).split(os.sep)[0] == ".."
 
 
-def check_pairs(root: Path, pairs: list[Pair], notes: Notes) -> None:
+def scan_pairs(
+    root: Path, pairs: list[Pair], notes: Notes, **looks: Any
+) -> list[tuple[Path, Path, tuple[int, int]]]:
+    """The pairs whose photo can be read, with its size; ``looks`` are :func:`scan_photos`'s.
+
+    Errors: DataError as that function, and where two photos share a label file or none has one.
+    """
+    _check_pairs(root, pairs, notes)
+    sizes = scan_photos([photo for photo, _ in pairs], notes, **looks)
+    return [(*pair, size) for pair, size in zip(pairs, sizes, strict=True) if size is not None]
+
+
+def _check_pairs(root: Path, pairs: list[Pair], notes: Notes) -> None:
     """Each label file belongs to one photo, and there is one at all."""
     if not pairs:
         raise DataError(f"{root}: no photos")

@@ -37,7 +37,7 @@ from fnpipe.data.pool_order import (
 from fnpipe.data.prepare import prepare
 from fnpipe.data.processes import Bar
 from fnpipe.ops.warp import join_sources
-from fnpipe.ops.windows import Windows, measure
+from fnpipe.ops.windows import Windows, gather, measure
 from fnpipe.types import ArgumentError, DataError, Plan, Sources, Words, check_whole
 
 
@@ -79,12 +79,9 @@ class Pool:
         if self.held is None:
             return self.sources, plan
         photos = plan.every_source
-        wanted = photos[photos >= 0].unique()
-        if bool(self.held[wanted].all()):
+        if bool(self.held[photos[photos >= 0]].all()):
             return self.sources, plan
-        sources = join_sources(map(self._entry, wanted.tolist()))
-        rows = torch.searchsorted(wanted, photos.clamp(min=0).contiguous())
-        return sources, plan.with_sources(torch.where(photos < 0, -1, rows))
+        return gather(plan, self._entry, join=join_sources)
 
     def _entry(self, photo: int) -> tuple[Words, tuple[int, int]]:
         """The words of a photo, decoded if it is not held, and its width and height."""
@@ -147,10 +144,10 @@ class Rest:
         return 1.0 - int(self.held.sum()) / len(self.held)
 
     def measure(self, plan: Plan) -> tuple[Windows | None, Plan, bool]:
-        """Windows of ``plan``, the plan for them, and whether they are all that it needs.
+        """Windows for ``plan``, the plan that counts in them, and whether it needs nothing else.
 
-        Else they are of the photos that the device lacks, none where it has all, and count on after
-        its own. They are all where those would not fit into its room.
+        They show the photos that the device lacks (None where it lacks none), numbered after those
+        that it holds. Where they would not fit into its room, there are windows of all photos.
         """
         every = plan.every_source
         lacking = (every >= 0) & ~self.held[every.clamp(min=0)]
@@ -169,7 +166,7 @@ def _reopen(
     kind: str,
     sources: Sources,
     held: Tensor | None,
-    order: "Order",
+    order: Order,
     named: tuple[Path, bytes],
 ) -> Pool:
     """The pool that another process sent: its file, found by name."""

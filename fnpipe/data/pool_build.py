@@ -96,7 +96,7 @@ def status(path: str) -> tuple[int, int, int]:
 
 
 def differences(file: PoolFile, data: Dataset, wanted: Entries) -> str:
-    """What makes a pool's file another than is wanted, in words; empty if nothing does."""
+    """How a pool's file differs from what is wanted, in words; empty if it does not."""
     rows = wanted.rows
     if len(file.rows) != len(rows) or not np.array_equal(file.rows[PLACE], rows[PLACE]):
         return "photos of other sizes"

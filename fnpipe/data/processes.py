@@ -1,4 +1,4 @@
-"""Manners towards other processes: those that a user starts, and those that are started here."""
+"""How to get on with other processes, a user's and those that are started here."""
 
 import multiprocessing
 import threading
@@ -12,7 +12,7 @@ class Bar(tqdm):  # pyright: ignore[reportMissingTypeArgument]
     """tqdm with a lock of its own process.
 
     Its usual one is shared with forks: a builder killed while it holds it would hang the others.
-    And to make it settles how processes are started, which a script may want to settle later.
+    And making it fixes how processes are started, which a script may want to choose later.
     """
 
 

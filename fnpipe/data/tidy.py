@@ -16,7 +16,8 @@ from jaxtyping import Bool, Float32, Int64
 from torch import Tensor
 
 from fnpipe.ops.annotate import concatenate, select, take
-from fnpipe.ops.points import Outlines, bounds, clip, gather_ragged, outlines_to_rings
+from fnpipe.ops.points import Outlines, bounds, clip, outlines_to_rings
+from fnpipe.ops.ragged import gather_ragged, offsets_of
 from fnpipe.types import Boxes, Keypoints, Rings, Sizes, Targets
 
 
@@ -92,7 +93,7 @@ def _drop_thin_rings(targets: Targets) -> tuple[Targets, Bool[Tensor, " n"]]:
     lost[owner[thin]] = True
     if thin.any():
         index, ring_offsets = gather_ragged(offsets, (~thin).nonzero().squeeze(1))
-        kept = torch.cat([offsets.new_zeros(1), (~thin).cumsum(0)])
+        kept = offsets_of((~thin).long())
         rings = Rings(points[index], ring_offsets, kept[targets.rings.instance_offsets])
         targets = targets.replace(rings=rings)
     return targets, lost

@@ -18,6 +18,7 @@ from PIL import Image as pillow
 from torch import Tensor
 
 from fnpipe.data.build import check_choice
+from fnpipe.data.dataset import TASKS
 from fnpipe.data.pairs import leads_out
 from fnpipe.types import ArgumentError, Image, Rings, Sizes, Targets
 
@@ -112,7 +113,7 @@ def write_yolo(
     do not fit, the targets are of another task, or a name leads out of the folder, and where two
     photos would have one text.
     """
-    check_choice("task", task, ("detect", "segment", "pose", "obb"))
+    check_choice("task", task, TASKS)
     files = _match("file_names", file_names, (), len(sizes))
     ids = _match("categories", categories, range(len(names)), len(names))
     k, base = targets.keypoints.shape[1], Path(folder)
@@ -156,7 +157,7 @@ def join(rings: Sequence[Float64[Tensor, "_ 2"]]) -> Float64[Tensor, "p 2"]:
 
 
 def _below(folder: Path, files: Sequence[Path]) -> list[Path]:
-    """Where to write files that must stay below a folder, photos of a data set beside none."""
+    """The paths of files below a folder. Errors: ArgumentError where one leads out, two are one."""
     for file in files:
         if leads_out(str(file)):
             raise ArgumentError(f"file_names: {str(file)!r} leads out of {folder}")

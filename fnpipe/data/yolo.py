@@ -22,24 +22,22 @@ from fnpipe.data.build import (
     check_choice,
     collect,
     naming,
-    scan_photos,
 )
-from fnpipe.data.dataset import Dataset
+from fnpipe.data.dataset import TASKS, Dataset
 from fnpipe.data.decode import PIXEL_LIMIT
 from fnpipe.data.pairs import (
     Pair,
-    check_pairs,
     find_photos,
     folder_photos,
     mirror,
     read_lines,
+    scan_pairs,
     swap_folder,
 )
 from fnpipe.ops.points import check_keypoint_flip
 from fnpipe.types import ArgumentError, DataError
 
 
-TASKS = ("detect", "segment", "pose", "obb")
 FAR = 10.0
 """Sides of a photo. A fraction beyond is a position in pixels."""
 
@@ -159,16 +157,9 @@ def _assemble(
     scan: str,
     pixel_limit: int,
 ) -> Dataset:
-    check_pairs(root, pairs, notes)
-    photos = [photo for photo, _ in pairs]
-    found = scan_photos(photos, notes, scan=scan, unreadable=unreadable, pixel_limit=pixel_limit)
-    kept = [(pair, size) for pair, size in zip(pairs, found, strict=True) if size is not None]
-    rows = [
-        row
-        for owner, ((_, label), _) in enumerate(kept)
-        for row in _rows(label, owner, rules, notes)
-    ]
-    sizes = torch.tensor([size for _, size in kept], dtype=torch.float64).reshape(-1, 2)
+    kept = scan_pairs(root, pairs, notes, scan=scan, unreadable=unreadable, pixel_limit=pixel_limit)
+    rows = [row for i, (_, label, _) in enumerate(kept) for row in _rows(label, i, rules, notes)]
+    sizes = torch.tensor([size for _, _, size in kept], dtype=torch.float64).reshape(-1, 2)
     labels = {id: label for label, id in enumerate(rules.classes)}
     targets = collect(
         [row.owner for row in rows],
@@ -182,8 +173,8 @@ def _assemble(
     )
     return build(
         root,
-        [str(p.relative_to(root) if p.is_relative_to(root) else p) for (p, _), _ in kept],
-        [size for _, size in kept],
+        [str(p.relative_to(root) if p.is_relative_to(root) else p) for p, _, _ in kept],
+        [size for _, _, size in kept],
         targets,
         notes,
         lambda row: rows[row].place,

@@ -12,11 +12,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
-from PIL import Image as pillow
-
 from fnpipe import preview, recipes
-from fnpipe.cli.options import as_codes
-from fnpipe.cuts import make_batch
+from fnpipe.cli.options import drawn
 from fnpipe.data.dataset import Dataset
 from fnpipe.types import ArgumentError
 
@@ -60,12 +57,8 @@ def picture(
     data: Dataset, chosen: Mapping[str, Any], index: int, *, seed: int, epoch: int
 ) -> bytes:
     """The sample as a model will see it, targets drawn on top: PNG."""
-    shown = as_codes(recipes.from_dict(chosen))
-    batch = make_batch(data, shown, [index], seed=seed, epoch=epoch)
-    zoom = max(1.0, 640 / max(batch.images.shape[2:]))
-    drawn = preview.draw(batch.images[0], batch.targets, names=data.names, zoom=zoom)
     file = io.BytesIO()
-    pillow.fromarray(drawn.permute(1, 2, 0).numpy()).save(file, format="PNG")
+    preview.save(drawn(data, recipes.from_dict(chosen), index, seed=seed, epoch=epoch), file)
     return file.getvalue()
 
 

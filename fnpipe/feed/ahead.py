@@ -20,7 +20,7 @@ SAMPLES = 512
 
 
 class Drawing:
-    """What is drawn of the batches of a worker: of the one that is due, and of its next ones.
+    """A worker's plans: of the batch that is due, and of its next ones, drawn ahead.
 
     Each batch is what it would be alone: a sample's draw depends on its key, not on its company.
     The first is drawn alone, since somebody waits for it, and then twice as many each time.

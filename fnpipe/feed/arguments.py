@@ -11,7 +11,7 @@ from fnpipe.pipeline import Pipeline
 from fnpipe.schedules import values_of
 from fnpipe.stages.masks import masks
 from fnpipe.stages.paste import copy_paste
-from fnpipe.types import ArgumentError, check_flag, check_whole
+from fnpipe.types import ArgumentError, check_choice, check_flag, check_whole
 
 
 def check_parts(data: Any, pipeline: Any, pool: Any) -> None:
@@ -51,11 +51,8 @@ def check_numbers(
         check_whole("memory", memory, 1)
     if not isinstance(timeout, int | float) or not 0 < timeout < math.inf:
         raise ArgumentError(f"timeout wanted seconds > 0, came {timeout!r}")
-    methods = multiprocessing.get_all_start_methods()
-    if start_method is not None and start_method not in methods:
-        raise ArgumentError(
-            f"start_method wanted one of {', '.join(methods)}, came {start_method!r}"
-        )
+    if start_method is not None:
+        check_choice("start_method", start_method, multiprocessing.get_all_start_methods())
 
 
 def exactly(device: Any) -> torch.device:

@@ -17,12 +17,15 @@ from fnpipe.feed.addresses import Address
 from fnpipe.feed.job import Job
 from fnpipe.keys import Key, fold_in, key, partners
 from fnpipe.ops.warp import join_sources
-from fnpipe.pipeline import Pipeline, gather
+from fnpipe.ops.windows import gather
+from fnpipe.pipeline import Pipeline
 from fnpipe.stages.stage import Color
 from fnpipe.types import ArgumentError, DataError, LoaderError, NumericsError
 
 
 POLICIES = ("raise", "replace")
+OURS = (ArgumentError, DataError, NumericsError, LoaderError)
+"""Errors whose messages say all; of others the class is told, too."""
 ATTEMPTS = 10
 """Replacements that are tried for a sample."""
 
@@ -55,8 +58,7 @@ class Failure:
 def failure(job: Job, address: Address, ids: Tensor, error: Exception, who: str) -> Failure:
     """``error`` with the sample that causes it, its stage, and the code that repeats it."""
     trace = "".join(traceback.format_exception(error)).rstrip()
-    ours = (ArgumentError, DataError, NumericsError, LoaderError)
-    kind = next((kind for kind in ours if isinstance(error, kind)), LoaderError)
+    kind = next((kind for kind in OURS if isinstance(error, kind)), LoaderError)
     epoch, step, *_ = address
     where = f"{who}, epoch {epoch}, step {step}"
     # What the machine lacks is no sample's fault.
@@ -149,5 +151,4 @@ def _parts(job: Job, pipeline: Pipeline, at: Key) -> Iterator[tuple[str, Callabl
 
 
 def _said(error: Exception) -> str:
-    ours = isinstance(error, ArgumentError | DataError | NumericsError | LoaderError)
-    return str(error) if ours else f"{type(error).__name__}: {error}"
+    return str(error) if isinstance(error, OURS) else f"{type(error).__name__}: {error}"

@@ -66,7 +66,7 @@ class Job:
         drawn: Callable[[], cuts.Parcel] | None = None,
         empty: Empty = torch.empty,
     ) -> cuts.Parcel:
-        """What a worker does of a batch: up to the cut.
+        """A worker's part of a batch: all up to the cut.
 
         ``ids`` are its samples, where they are not the address's; ``line`` takes the times;
         ``drawn`` has its plan, where that is not drawn here; ``empty`` gives the memory for

@@ -41,7 +41,7 @@ class Sent(NamedTuple):
 
 @dataclass(frozen=True)
 class Left:
-    """What a worker sends of a parcel that it left in the slab: all of a :class:`Sent` but it.
+    """What a worker sends of a parcel that lies in the slab: where, and the rest of :class:`Sent`.
 
     No tuple, since torch's DataLoader makes lists of those on their way.
     """
@@ -165,7 +165,7 @@ def largest(job: Job) -> int:
 
 
 def _first(job: Job) -> Parcel:
-    """A job's first parcel; a photo that fails is replaced: it is told of when its batch is due."""
+    """A job's first parcel; a photo that fails is replaced, and told of when its batch is due."""
     at = Address(0, 0)
     try:
         return job.prepare(at)

@@ -31,11 +31,11 @@ _LOCKED: WeakKeyDictionary[Any, Locked] = WeakKeyDictionary()
 
 
 def map_pool(pool: Any, device: torch.device, *, cut: str) -> Locked | None:
-    """The words of a pool where a GPU can read them: windows need no worker to copy them.
+    """A pool's words in locked pages, out of which a GPU copies windows by itself.
 
-    Of a pool that the device holds in part, those of the host's. None where it cannot, and workers
-    copy: of a pool in a file on a disk no page can be locked, and photos that a pool lacks are
-    decoded by workers.
+    Of a pool that the device holds in part, they are those of the host's copy. None where workers
+    have to copy: no page of a file on a disk can be locked, and workers decode the photos that a
+    pool lacks.
     """
     if cut == "plan":
         pool = getattr(getattr(pool, "rest", None), "host", None)
@@ -55,7 +55,7 @@ def map_pool(pool: Any, device: torch.device, *, cut: str) -> Locked | None:
 
 
 def for_workers(pool: Any, *, cut: str, mapped: bool) -> Any:
-    """What workers know of a pool; ``mapped``: they copy nothing."""
+    """A pool as workers see it; where it is ``mapped``, they copy nothing."""
     if cut == "plan":
         rest: Rest | None = getattr(pool, "rest", None)
         return replace(rest, copies=False) if mapped and rest is not None else rest

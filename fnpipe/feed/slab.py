@@ -37,8 +37,8 @@ class Slab:
     """``count`` places for each worker. A worker takes a place, the loader frees it.
 
     What is too large for the common memory lies in a segment of the place's own, which a worker
-    makes and the loader learns of; on the host (not ``segments``) batches are kept by whoever asked
-    for them, and there are none. Where there is no memory, there are no places.
+    makes and the loader learns of. Without ``segments`` there are none: for batches on the host,
+    which belong to whoever asked for them. Where there is no memory, there are no places.
     """
 
     def __init__(self, workers: int, count: int, *, segments: bool) -> None:
@@ -106,7 +106,7 @@ class Slab:
         return _memory(self._segments[worker, place])
 
     def tell_again(self) -> None:
-        """What the loader was told may have been lost: with a stream that it has left."""
+        """Tell the loader of all segments anew: it may have left the stream that told of them."""
         self._untold.update(self._segments)
 
     def learn(self, worker: int, place: int, segment: Tensor) -> None:

@@ -33,7 +33,7 @@ GRACE = 5.0
 
 
 class Workers:
-    """What is made of consecutive addresses, in order; ``count`` 0 makes it on demand, here.
+    """Parcels of consecutive addresses, in order; with ``count`` 0 they are made here, on demand.
 
     Errors: LoaderError where a worker is gone, or gives nothing for ``timeout`` seconds. After any
     error no worker is left, and the next :meth:`begin` starts new ones.

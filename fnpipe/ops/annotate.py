@@ -14,11 +14,11 @@ from fnpipe.ops.points import (
     check_keypoint_flip,
     clip,
     fit_rectangles,
-    gather_ragged,
     outlines_to_rings,
     project,
     transform,
 )
+from fnpipe.ops.ragged import gather_ragged, offsets_of
 from fnpipe.types import Boxes, Keypoints, Maps, Offsets, Plan, Points, Quads, Rings, Targets
 
 
@@ -57,10 +57,7 @@ def annotate(
     width), where they are not ``plan.size``. Raises ArgumentError where a pose is mirrored
     and ``keypoint_flip`` is not what :func:`fnpipe.ops.points.check_keypoint_flip` wants.
     """
-    sources = plan.sources.flatten()
-    tiles = (sources >= 0).nonzero().squeeze(1)
-    rows, starts = gather_ragged(offsets, sources[tiles])
-    tile = tiles.repeat_interleave(starts.diff())
+    tile, rows = rows_of_tiles(plan, offsets)
     across = max(plan.sources.shape[1], 1)
     size = plan.size if sizes is None else sizes[tile // across].numpy()
     if not plan.projective:
@@ -79,9 +76,21 @@ def annotate(
         quads=quads,
         rings=rings,
     )
-    side = (boxes[:, 2:] - boxes[:, :2]).amin(1)
-    large = (side > 0) & (side >= min_side)
-    return select(moved, front & large & (share > 0) & (moved.visible >= min_visible))
+    return select(moved, front & (share > 0) & stays(moved, min_visible, min_side))
+
+
+def stays(targets: Targets, min_visible: float, min_side: float) -> Bool[Tensor, " n"]:
+    """Whether an instance is large enough, with an area at all, and enough of it in sight."""
+    side = (targets.boxes[:, 2:] - targets.boxes[:, :2]).amin(1)
+    return (side > 0) & (side >= min_side) & (targets.visible >= min_visible)
+
+
+def rows_of_tiles(plan: Plan, offsets: Offsets) -> tuple[Int64[Tensor, " m"], Int64[Tensor, " m"]]:
+    """All instances that a plan's photos bring: their tiles, ascending, and their rows."""
+    sources = plan.sources.flatten()
+    tiles = (sources >= 0).nonzero().squeeze(1)
+    rows, starts = gather_ragged(offsets, sources[tiles])
+    return tiles.repeat_interleave(starts.diff()), rows
 
 
 def move_keypoints(
@@ -138,6 +147,15 @@ def take_rings(rings: Rings, rows: Int64[Tensor, " q"]) -> Rings:
     return Rings(rings.points.index_select(0, point), ring_offsets, instance_offsets)
 
 
+def join_rings(parts: Sequence[Rings]) -> Rings:
+    """The instances of all parts, one part's after another's."""
+    return Rings(
+        torch.cat([part.points for part in parts]),
+        offsets_of(torch.cat([part.ring_offsets.diff() for part in parts])),
+        offsets_of(torch.cat([part.instance_offsets.diff() for part in parts])),
+    )
+
+
 def select(targets: Targets, keep: Bool[Tensor, " n"]) -> Targets:
     """The rows of a table that are in ``keep``, every field compacted."""
     return take(targets, keep.nonzero().squeeze(1))
@@ -147,21 +165,11 @@ def concatenate(parts: Sequence[Targets]) -> Targets:
     """Targets of a batch from those of its images: ``owner`` becomes the image's place."""
     if not parts:
         return Targets.empty()
-    rings = Rings(
-        torch.cat([part.rings.points for part in parts]),
-        _join_offsets([part.rings.ring_offsets for part in parts]),
-        _join_offsets([part.rings.instance_offsets for part in parts]),
-    )
+    rings = join_rings([part.rings for part in parts])
     fields = {name: torch.cat([getattr(part, name) for part in parts]) for name in ROWS}
     counts = torch.tensor([len(part) for part in parts])
     owner = torch.arange(len(parts)).repeat_interleave(counts)
     return Targets(rings=rings, **fields).replace(owner=owner)
-
-
-def _join_offsets(parts: Sequence[Offsets]) -> Offsets:
-    """Offsets of all runs, laid end to end."""
-    counts = torch.cat([part.diff() for part in parts])
-    return torch.cat((counts.new_zeros(1), counts.cumsum(0)))
 
 
 def _near_frame(

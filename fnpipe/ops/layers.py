@@ -10,9 +10,10 @@ import torch
 from jaxtyping import Bool, Float32, Float64, Int64
 from torch import Tensor
 
-from fnpipe.ops.annotate import annotate, concatenate, select, take
+from fnpipe.ops.annotate import annotate, concatenate, rows_of_tiles, select, stays, take
 from fnpipe.ops.occlude import occlude
-from fnpipe.ops.points import bounds, gather_ragged
+from fnpipe.ops.points import bounds
+from fnpipe.ops.ragged import offsets_of
 from fnpipe.ops.raster import masks
 from fnpipe.types import ArgumentError, Offsets, Over, Plan, Rings, Targets
 
@@ -23,10 +24,7 @@ Instances = Int64[Tensor, "m 2"]
 
 def instances_of(plan: Plan, offsets: Offsets) -> Instances:
     """All instances that the photos of a plan bring, in the order of tiles, then rows."""
-    sources = plan.sources.flatten()
-    tiles = (sources >= 0).nonzero().squeeze(1)
-    rows, starts = gather_ragged(offsets, sources[tiles])
-    return torch.stack([tiles.repeat_interleave(starts.diff()), rows], 1)
+    return torch.stack(rows_of_tiles(plan, offsets), 1)
 
 
 def annotate_some(plan: Plan, targets: Targets, instances: Instances, **rules: Any) -> Targets:
@@ -61,9 +59,7 @@ def annotate_layers(
             raise ArgumentError("annotate: a layer wanted rings, came their bits; draw it anew")
         brought = _brought(over, targets, flip)
         made = join([occlude(made, over.cover), brought])
-    side = (made.boxes[:, 2:] - made.boxes[:, :2]).amin(1)
-    large = (side > 0) & (side >= min_side)
-    return select(made, large & (made.visible > 0) & (made.visible >= min_visible))
+    return select(made, (made.visible > 0) & stays(made, min_visible, min_side))
 
 
 def join(parts: Sequence[Targets]) -> Targets:
@@ -118,11 +114,10 @@ def rectangles(
     """Rectangles from x, y ``low`` to ``high`` as rings, those of an image as one instance."""
     (x0, y0), (x1, y1) = low[there].unbind(1), high[there].unbind(1)
     corners = torch.stack([x0, y0, x1, y0, x1, y1, x0, y1], 1).to(torch.float32)
-    count = there.sum(1)
     return Rings(
         points=corners.view(-1, 2),
         ring_offsets=torch.arange(len(corners) + 1) * 4,
-        instance_offsets=torch.cat([count.new_zeros(1), count.cumsum(0)]),
+        instance_offsets=offsets_of(there.sum(1)),
     )
 
 

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from fnpipe.ops.annotate import add_corners, take_rings
+from fnpipe.ops.annotate import add_corners, join_rings, take_rings
 from fnpipe.ops.points import bounds
 from fnpipe.ops.runs import Grid, Runs, fill, grid_round, holds, spread, subtract
 from fnpipe.ops.trace import trace
@@ -65,7 +65,7 @@ def _lessen(
     traced = _retrace(rest[(less & seen & ringed)[rest // grid.area]], grid, len(rows))
     place = torch.arange(len(targets))
     place[rows[torch.from_numpy(less)]] = len(targets) + torch.from_numpy(np.flatnonzero(less))
-    rings = take_rings(_join(targets.rings, traced), place)
+    rings = take_rings(join_rings([targets.rings, traced]), place)
     return targets.replace(boxes=boxes, visible=visible, rings=rings)
 
 
@@ -137,12 +137,3 @@ def _hide(targets: Targets, above: Runs, grid: Grid) -> Keypoints:
     hidden = torch.from_numpy(inside & holds(above, grid.number(targets.owner[row].numpy(), y, x)))
     keypoints[row[hidden], point[hidden], 2] = 1.0
     return keypoints
-
-
-def _join(rings: Rings, more: Rings) -> Rings:
-    """Rings with the instances of others after them."""
-    return Rings(
-        torch.cat([rings.points, more.points]),
-        torch.cat([rings.ring_offsets, rings.ring_offsets[-1] + more.ring_offsets[1:]]),
-        torch.cat([rings.instance_offsets, rings.instance_offsets[-1] + more.instance_offsets[1:]]),
-    )

@@ -21,6 +21,7 @@ import torch
 from jaxtyping import Bool, Float, Float32, Float64, Int64, Shaped
 from torch import Tensor
 
+from fnpipe.ops.ragged import Rows, Starts, gather
 from fnpipe.types import ArgumentError, Boxes, Offsets, Quads, Rings
 
 
@@ -30,8 +31,6 @@ Bounds = Float64[np.ndarray, "4 _"]
 """Rows x0, y0, x1, y1."""
 Sides = Bool[np.ndarray, "4 _"]
 """Rows left, top, right, bottom."""
-Rows = Int64[np.ndarray, " _"]
-Starts = Int64[np.ndarray, " _"]
 Size = tuple[int, int] | Int64[np.ndarray, "n 2"]
 """Height and width of the frame, or of each instance's own."""
 
@@ -47,15 +46,6 @@ class Outlines(NamedTuple):
     planes: Planes
     rings: Starts
     instances: Starts
-
-
-def gather_ragged(
-    offsets: Offsets, rows: Int64[Tensor, " k"]
-) -> tuple[Int64[Tensor, " q"], Offsets]:
-    """Positions of all items of ragged ``rows``, in the order asked for, and their new offsets."""
-    found = _gather(offsets.cpu().numpy(), rows.cpu().numpy())
-    index, starts = (torch.from_numpy(part).to(rows.device) for part in found)
-    return index, starts
 
 
 def transform(
@@ -201,17 +191,10 @@ def outlines_to_rings(outlines: Outlines, count: int) -> Rings:
     return Rings(*map(torch.from_numpy, (points, rings, instances)))
 
 
-def _gather(offsets: Starts, rows: Rows) -> tuple[Rows, Starts]:
-    first = offsets[rows]
-    counts = offsets[rows + 1] - first
-    starts = np.append(0, counts.cumsum())
-    return np.arange(starts[-1]) + np.repeat(first - starts[:-1], counts), starts
-
-
 def _pick(outlines: Outlines, rows: Rows) -> Outlines:
     """Outlines of some instances, in the order asked for."""
-    ring, instances = _gather(outlines.instances, rows)
-    point, rings = _gather(outlines.rings, ring)
+    ring, instances = gather(outlines.instances, rows)
+    point, rings = gather(outlines.rings, ring)
     return Outlines(outlines.planes.take(point, axis=1), rings, instances)
 
 

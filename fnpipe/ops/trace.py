@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Bool, Float32, Int64
 from torch import Tensor
 
+from fnpipe.ops.ragged import ranges
 from fnpipe.ops.runs import Grid, Runs
 
 
@@ -55,7 +56,7 @@ def trace(runs: Runs, grid: Grid) -> Traced:
             pieces += ring
             lengths.append(sum(count for _, count in ring))
             planes.append(owner)
-    corner = corner[_indices(pieces)]
+    corner = corner[ranges(*np.array(pieces, dtype=np.int64).reshape(-1, 2).T)]
     return Traced(np.stack((x[corner], y[corner]), 1), lengths, planes)
 
 
@@ -103,7 +104,7 @@ def _next(plane: Corners, y: Corners, x: Corners, grid: Grid, cells: Corners) ->
 
 
 def _walk(after: Corners, below: Bool[np.ndarray, " _"]) -> tuple[Corners, list[Piece]]:
-    """Corners where loops enter horizontal edges, and the pieces that loops are of all ends.
+    """Corners where loops enter horizontal edges, and each loop as a piece of these edges' ends.
 
     A loop begins with its first edge, to the right. ``below`` are the edges with the inside below.
     All loops are walked at once, by steps of 1, 2, 4, ... edges, with the inside on the right; a
@@ -126,9 +127,3 @@ def _walk(after: Corners, below: Bool[np.ndarray, " _"]) -> tuple[Corners, list[
     counts = 2 * np.bincount(first)
     counts = counts[counts > 0]
     return entered, list(zip((counts.cumsum() - counts).tolist(), counts.tolist(), strict=True))
-
-
-def _indices(pieces: list[Piece]) -> Corners:
-    """All places of some pieces."""
-    starts, counts = np.array(pieces, dtype=np.int64).reshape(-1, 2).T
-    return np.arange(counts.sum()) + np.repeat(starts - (counts.cumsum() - counts), counts)

@@ -1,18 +1,32 @@
-"""Ship what a plan can see: each tile's photo cut down to the window that its pixels look into."""
+"""Ship what a plan can see: the photos that it needs, cut down to what its pixels look into."""
+
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from jaxtyping import Int32, Int64
 from torch import Tensor
 
 from fnpipe.ops.maps import invert
-from fnpipe.ops.warp import FILL_WORD
-from fnpipe.types import ArgumentError, Empty, Maps, Movable, Plan, Sources, Words, value
+from fnpipe.ops.warp import FILL_WORD, pack_sources
+from fnpipe.types import ArgumentError, Empty, Movable, Plan, Sources, Words, value
 
 
 Held = Int32[Tensor, " held"]
 """The words of a pool that windows are copied from."""
 SLACK = 2.0
 """Pixels added round a window on every side: one for the second tap, one for rounding."""
+
+
+def gather(
+    plan: Plan, read: Callable[[int], Any], *, join: Callable[..., Sources] = pack_sources
+) -> tuple[Sources, Plan]:
+    """The photos that ``plan`` needs, each read once, and the plan that counts in them."""
+    photos = plan.every_source
+    wanted = photos[photos >= 0].unique()
+    sources = join(map(read, wanted.tolist()))
+    rows = torch.searchsorted(wanted, photos.clamp(min=0).contiguous())
+    return sources, plan.with_sources(torch.where(photos < 0, -1, rows))
 
 
 def visible(plan: Plan, sizes: Tensor) -> Int64[Tensor, "b t 4"]:
@@ -24,7 +38,7 @@ def visible(plan: Plan, sizes: Tensor) -> Int64[Tensor, "b t 4"]:
     plans ship whole photos: a bound of four corners does not hold beyond the horizon.
     """
     height, width = plan.size
-    forward = every_forward(plan)
+    forward = torch.cat([plan.forward, *(over.plan.forward for over in plan.overs)], 1)
     whole = sizes.to(torch.float64) + 2.0
     first = torch.zeros_like(whole)
     if not plan.projective:
@@ -152,8 +166,3 @@ def cut(sources: Sources, plan: Plan, *, empty: Empty = torch.empty) -> tuple[So
     """
     windows, local = measure(sources, plan)
     return fetch(windows, sources.words, empty=empty), local
-
-
-def every_forward(plan: Plan) -> Maps:
-    """The maps from source to output of all tiles, those of layers last."""
-    return torch.cat([plan.forward, *(over.plan.forward for over in plan.overs)], 1)

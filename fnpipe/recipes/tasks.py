@@ -11,7 +11,7 @@ from fnpipe.stages.mix import cutmix as mix_windows
 from fnpipe.stages.mix import mixup as mix_codes
 from fnpipe.stages.mosaic import mosaic as tiles
 from fnpipe.stages.paste import copy_paste as paste
-from fnpipe.types import ArgumentError, check_whole
+from fnpipe.types import ArgumentError, check_choice, check_whole
 
 
 Recipe = Any
@@ -213,6 +213,5 @@ def _closing(mixed: Pipeline, alone: Pipeline, last: int, epochs: int | None) ->
 
 def _pasting(p: float, mode: str) -> tuple[paste, ...]:
     """Copy-paste, where its probability is not zero. Errors: ArgumentError for another mode."""
-    if mode not in SOURCES:
-        raise ArgumentError(f"copy_paste_mode wanted one of {', '.join(SOURCES)}, came {mode!r}")
+    check_choice("copy_paste_mode", mode, SOURCES)
     return (paste(p=p, source=SOURCES[mode]),) if p else ()

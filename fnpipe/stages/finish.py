@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY
 import torch
 
 from fnpipe.stages.stage import check_number, check_probability, stage
-from fnpipe.types import ArgumentError, Finish, check_flag
+from fnpipe.types import ArgumentError, Finish, check_choice, check_flag
 
 
 DTYPES = (torch.uint8, torch.float16, torch.bfloat16, torch.float32)
@@ -29,9 +29,7 @@ class finish:
     name: str = "finish"
 
     def __post_init__(self) -> None:
-        if self.dtype not in DTYPES:
-            wanted = ", ".join(str(d) for d in DTYPES)
-            raise ArgumentError(f"finish: dtype wanted one of {wanted}, came {self.dtype!r}")
+        check_choice("finish: dtype", self.dtype, DTYPES)
         check_flag("finish: channels_last", self.channels_last)
         for name in ("mean", "std"):
             given = getattr(self, name)

@@ -3,16 +3,12 @@
 from dataclasses import KW_ONLY
 from typing import Any
 
-from jaxtyping import Bool, Int32
-from torch import Tensor
-
 from fnpipe.ops import paint, raster
 from fnpipe.stages.stage import stage
-from fnpipe.types import ArgumentError, Targets, check_whole
+from fnpipe.types import Masks, Targets, check_choice, check_whole
 
 
 KINDS = ("instance", "overlap", "semantic")
-Planes = Bool[Tensor, "n mh mw"] | Int32[Tensor, "b mh mw"]
 
 
 @stage
@@ -36,13 +32,12 @@ class masks:
     name: str = "masks"
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise ArgumentError(f"masks: kind wanted one of {', '.join(KINDS)}, came {self.kind!r}")
+        check_choice("masks: kind", self.kind, KINDS)
         check_whole("masks: stride", self.stride, 1)
 
     def rasterize(
         self, targets: Targets, images: int, size: tuple[int, int], *, impl: str = "torch"
-    ) -> Planes:
+    ) -> Masks:
         """The masks of a batch of ``images`` images of ``size`` (height, width)."""
         how: dict[str, Any] = {"stride": self.stride, "impl": impl}
         rings = targets.rings

@@ -1,4 +1,4 @@
-"""The proving kit: compare bytes, and put a pure function through every backend that is there."""
+"""The proving kit: compare bytes, write targets down, try a pure function on every backend."""
 
 import inspect
 import os
@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch.utils import _pytree as pytree
 from fnpipe.digests import sources_digest
 from fnpipe.numerics import audit, compiled, count_differences, package
 from fnpipe.stages.color import check_planes, pointwise
-from fnpipe.types import ArgumentError, Finish, Plane
+from fnpipe.types import ArgumentError, Finish, Plane, Rings, Targets
 
 
 HARD = (0.0, 0.5, 1.0, 1.5, 2.5, 64.0, 113.5, 114.0, 127.0, 127.5, 128.0, 254.5, 255.0)
@@ -42,6 +43,38 @@ def assert_same_bits(expected: Any, got: Any, *, what: str = "") -> None:
         assert not count, (
             f"{what}: leaf {place}: {count} of {a.numel()} words differ, first {first}"
         )
+
+
+def rings_of(*instances: Sequence[Any]) -> Rings:
+    """Rings of instances: each a list of rings, a ring its points [p, 2], x and y in pixels."""
+    rings = [torch.as_tensor(ring).float().reshape(-1, 2) for own in instances for ring in own]
+    return Rings(
+        points=torch.cat([torch.zeros(0, 2, dtype=torch.float32), *rings]),
+        ring_offsets=torch.tensor([0, *accumulate(map(len, rings))]),
+        instance_offsets=torch.tensor([0, *accumulate(map(len, instances))]),
+    )
+
+
+def targets_of(boxes: Any, **columns: Any) -> Targets:
+    """Targets with these ``boxes`` [n, 4], and whatever other ``columns`` are given.
+
+    By default they are of one image, labels and ids count from 0, nothing is to be ignored, all is
+    visible, and there are no keypoints, quads and rings.
+    """
+    sides = torch.as_tensor(boxes).float().reshape(-1, 4)
+    n = len(sides)
+    plain = Targets(
+        boxes=sides,
+        labels=torch.arange(n),
+        owner=torch.zeros(n, dtype=torch.int64),
+        ids=torch.arange(n),
+        ignore=torch.zeros(n, dtype=torch.bool),
+        visible=torch.ones(n, dtype=torch.float32),
+        keypoints=torch.zeros(n, 0, 3, dtype=torch.float32),
+        quads=torch.zeros(n, 0, 2, dtype=torch.float32),
+        rings=Rings.empty(n),
+    )
+    return plain.replace(**columns)
 
 
 def hard_planes(count: int = 4096, *, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:

@@ -15,7 +15,9 @@ from torch import Tensor
 
 from fnpipe.keys import key
 from fnpipe.ops.points import rboxes_to_quads
+from fnpipe.ops.ragged import offsets_of
 from fnpipe.pipeline import Pipeline, pipe
+from fnpipe.recipes.tasks import IMAGENET
 from fnpipe.stages import color, finish, geometry
 from fnpipe.stages.mosaic import mosaic
 from fnpipe.types import Image, Offsets, Plan, Rings, Sizes, Targets
@@ -126,7 +128,7 @@ def targets(
         visible=torch.ones(count),
         keypoints=torch.tensor(poses).reshape(count, keypoints, 3),
         quads=rboxes_to_quads(torch.tensor(turned).reshape(-1, 5)),
-        rings=Rings(flat, _offsets(lengths), _offsets(owned)),
+        rings=Rings(flat, offsets_of(lengths), offsets_of(owned)),
     )
 
 
@@ -145,8 +147,7 @@ class Album:
         self.images = [*images]
         self.sizes = torch.tensor([[i.shape[2], i.shape[1]] for i in images])
         self.targets = Targets.empty() if targets is None else targets
-        counts = torch.bincount(self.targets.owner, minlength=len(images))
-        self.offsets = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])
+        self.offsets = offsets_of(torch.bincount(self.targets.owner, minlength=len(images)))
         self.keypoint_flip = tuple(range(self.targets.keypoints.shape[1]))
 
     def __len__(self) -> int:
@@ -189,15 +190,14 @@ paints: st.SearchStrategy[Any] = st.one_of(
     st.builds(color.solarize, st.sampled_from([0.0, 128.0, 256.0]), p=st.sampled_from([0.5, 1.0])),
     st.builds(color.posterize, st.integers(1, 8)),
 )
-_MEAN, _DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 finishes: st.SearchStrategy[finish.finish] = st.one_of(
     st.builds(finish.finish, st.just(torch.uint8), channels_last=st.booleans()),
     st.builds(
         finish.finish,
         st.sampled_from([torch.float16, torch.bfloat16, torch.float32]),
         channels_last=st.booleans(),
-        mean=st.sampled_from([None, _MEAN]),
-        std=st.sampled_from([None, _DEVIATION]),
+        mean=st.sampled_from([None, IMAGENET[0]]),
+        std=st.sampled_from([None, IMAGENET[1]]),
     ),
 )
 """Every dtype and layout, with a mean and a deviation and without."""
@@ -260,7 +260,3 @@ def _pose(box: tuple[float, ...], flags: Sequence[float]) -> list[tuple[float, f
         (x0 + (x1 - x0) * t, y0 + (y1 - y0) * t, f) if f else (0.0, 0.0, 0.0)
         for t, f in zip(parts, flags, strict=True)
     ]
-
-
-def _offsets(counts: Tensor) -> Tensor:
-    return torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])

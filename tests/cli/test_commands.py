@@ -284,6 +284,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     ("arguments", "message"),
     [
         (["check"], "fnpipe check: one of the arguments --coco --yolo --dota is required; see "),
+        ([], "fnpipe: the following arguments are required: COMMAND; see fnpipe --help"),
         (["chek"], "invalid choice: 'chek'"),
         (["check", "--dota", "x"], "fnpipe: --dota needs --images, the folder of its photos"),
         (["check", "--yolo", "none.yaml"], "fnpipe: none.yaml: No such file or directory"),

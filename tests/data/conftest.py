@@ -17,6 +17,7 @@ from fnpipe.data.pool import Pool, pool
 from fnpipe.data.yolo import read_yolo
 from fnpipe.ops.raster import masks
 from fnpipe.ops.warp import pack
+from fnpipe.testing import rings_of
 from fnpipe.types import Rings
 
 
@@ -76,10 +77,7 @@ def fill() -> Callable[..., torch.Tensor]:
     """One mask an instance, every pixel, by the project's rule."""
 
     def rasterise(rings: Rings | Sequence[torch.Tensor], height: int, width: int) -> torch.Tensor:
-        if not isinstance(rings, Rings):
-            counts = torch.tensor([0, *map(len, rings)])
-            whole = torch.tensor([0, len(rings)])
-            rings = Rings(torch.cat([torch.zeros(0, 2), *rings]), counts.cumsum(0), whole)
+        rings = rings if isinstance(rings, Rings) else rings_of(rings)
         return masks(rings, (height, width), stride=1)
 
     return rasterise

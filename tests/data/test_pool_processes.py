@@ -144,7 +144,6 @@ def test_case_96_a_second_rank_takes_no_memory_of_its_own(
 
 
 @pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="needs Linux's /proc")
-@pytest.mark.filterwarnings("ignore:This DataLoader will create 8 worker processes")
 def test_case_94_workers_of_a_large_index_keep_their_memory(write_photos, make_pool):
     """200,000 photos, a box each, of four files: an epoch of plans by eight workers."""
     few, count = write_photos(4), 200_000

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fnpipe.data.coco import read_coco
-from fnpipe.data.dataset import Dataset
+from fnpipe.data.dataset import TASKS, Dataset
 from fnpipe.data.dota import read_dota
 from fnpipe.data.writers import join, write_coco, write_images, write_yolo
 from fnpipe.data.yolo import read_yolo
@@ -43,7 +43,7 @@ def real(shared_data: Path, task: str) -> Dataset:
     return read_coco(source, folder / "train2017", task=task)
 
 
-@pytest.mark.parametrize("task", ["detect", "segment", "pose", "obb"])
+@pytest.mark.parametrize("task", TASKS)
 def test_coco_of_real_data_reads_back_to_the_same_bits(
     shared_data: Path, tmp_path: Path, task: str
 ):
@@ -65,7 +65,7 @@ def test_coco_of_real_data_reads_back_to_the_same_bits(
     assert torch.equal(again.sizes, data.sizes)
 
 
-@pytest.mark.parametrize("task", ["detect", "segment", "pose", "obb"])
+@pytest.mark.parametrize("task", TASKS)
 def test_yolo_of_real_data_reads_back_to_the_same_bits(
     shared_data: Path, tmp_path: Path, task: str
 ):

@@ -21,10 +21,6 @@ from fnpipe.types import ArgumentError, DataError, LoaderError, Rings
 
 
 PLAIN = fp.pipe(fp.resize(8), fp.flip(horizontal=0.5))
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:This DataLoader will create:UserWarning",
-    "ignore:.*multi-threaded.*fork:DeprecationWarning",
-)
 
 
 @pytest.fixture

@@ -11,8 +11,12 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from fnpipe.ops.annotate import annotate, concatenate, is_reflection, select, take
-from fnpipe.ops.points import bounds, quads_to_rboxes, rboxes_to_quads
-from fnpipe.types import ArgumentError, Plan, Rings, Targets
+from fnpipe.ops.points import bounds, rboxes_to_quads
+from fnpipe.ops.ragged import offsets_of
+from fnpipe.testing import assert_same_bits, rings_of, targets_of
+from fnpipe.types import ArgumentError, Plan, Targets
+
+from .test_points import in_degrees
 
 
 Ring = Sequence[tuple[float, float]]
@@ -35,23 +39,11 @@ def table(
     n = max(len(boxes), len(rings), len(keypoints), 0 if quads is None else len(quads))
     if quads is not None and not boxes:
         boxes = torch.cat([quads.amin(1), quads.amax(1)], 1).tolist()
-    every = [ring for instance in rings for ring in instance]
-    points = [point for ring in every for point in ring]
-    counts = [len(instance) for instance in rings] or [0] * n
-    return Targets(
-        boxes=torch.tensor(boxes or [[20, 20, 80, 80]] * n, dtype=torch.float32).view(-1, 4),
-        labels=torch.arange(n),
-        owner=torch.zeros(n, dtype=torch.int64),
-        ids=torch.arange(n),
-        ignore=torch.zeros(n, dtype=torch.bool),
-        visible=torch.ones(n),
+    return targets_of(
+        boxes or [[20, 20, 80, 80]] * n,
         keypoints=torch.tensor(keypoints) if keypoints else torch.zeros(n, 0, 3),
         quads=torch.zeros(n, 0, 2) if quads is None else quads,
-        rings=Rings(
-            torch.tensor(points, dtype=torch.float32).view(-1, 2),
-            torch.tensor([0, *map(len, every)]).cumsum(0),
-            torch.tensor([0, *counts]).cumsum(0),
-        ),
+        rings=rings_of(*(rings or [[]] * n)),
     )
 
 
@@ -108,17 +100,6 @@ def topple(height: float) -> Map:
 
 def rbox(x: float, y: float, width: float, height: float, degrees: float) -> Tensor:
     return rboxes_to_quads(torch.tensor([[x, y, width, height, math.radians(degrees)]]))
-
-
-def in_degrees(quads: Tensor) -> list[float]:
-    x, y, width, height, angle = quads_to_rboxes(quads)[0].tolist()
-    return [x, y, width, height, math.degrees(angle)]
-
-
-def assert_same_bits(got: Targets, wanted: Targets) -> None:
-    for a, b in zip(pytree.tree_leaves(got), pytree.tree_leaves(wanted), strict=True):
-        assert (a.dtype, a.shape) == (b.dtype, b.shape)
-        assert a.numpy().tobytes() == b.numpy().tobytes()
 
 
 def square(x: float, y: float, side: float) -> Ring:
@@ -467,8 +448,7 @@ def read_polygons(path: Path) -> tuple[Targets, Tensor]:
     ]
     boxes = [[x, y, x + w, y + h] for x, y, w, h in (row["bbox"] for row in rows)]
     owner = torch.tensor([places[row["image_id"]] for row in rows])
-    counts = torch.bincount(owner, minlength=len(places))
-    offsets = torch.cat((torch.zeros(1, dtype=torch.int64), counts.cumsum(0)))
+    offsets = offsets_of(torch.bincount(owner, minlength=len(places)))
     return table(boxes=boxes, rings=rings).replace(owner=owner), offsets
 
 

@@ -13,7 +13,6 @@ from fnpipe.ops.points import (
     check_keypoint_flip,
     clip,
     fit_rectangles,
-    gather_ragged,
     outlines_to_rings,
     project,
     quads_to_rboxes,
@@ -51,21 +50,6 @@ def rbox(x: float, y: float, width: float, height: float, degrees: float) -> tor
 def in_degrees(quads: torch.Tensor) -> list[float]:
     x, y, width, height, angle = quads_to_rboxes(quads)[0].tolist()
     return [x, y, width, height, math.degrees(angle)]
-
-
-# Ragged rows
-
-
-def test_gather_ragged_follows_the_order_asked_for():
-    index, offsets = gather_ragged(torch.tensor([0, 2, 2, 5]), torch.tensor([2, 0, 1, 2]))
-    assert index.tolist() == [2, 3, 4, 0, 1, 2, 3, 4]
-    assert offsets.tolist() == [0, 3, 5, 5, 8]
-
-
-def test_gather_ragged_of_no_row():
-    index, offsets = gather_ragged(torch.tensor([0, 2]), torch.zeros(0, dtype=torch.int64))
-    assert index.tolist() == []
-    assert offsets.tolist() == [0]
 
 
 # Maps

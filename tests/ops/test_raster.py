@@ -18,23 +18,12 @@ import torch
 from torch import Tensor
 
 from fnpipe.ops import paint, raster
+from fnpipe.testing import rings_of
 from fnpipe.types import ArgumentError, Rings
 
 
 HOST = ("dense", "window", "torch")
 Ring = Sequence[Sequence[float]]
-
-
-def pack(*instances: Sequence[Ring]) -> Rings:
-    """Rings of instances given as nested lists."""
-    rings = [
-        torch.tensor(ring, dtype=torch.float32).reshape(-1, 2) for i in instances for ring in i
-    ]
-    return Rings(
-        torch.cat([torch.zeros(0, 2), *rings]),
-        torch.tensor([0, *(len(ring) for ring in rings)]).cumsum(0),
-        torch.tensor([0, *(len(instance) for instance in instances)]).cumsum(0),
-    )
 
 
 def square(x: float, y: float, side: float) -> Ring:
@@ -79,7 +68,7 @@ def random_rings(seed: int, instances: int, size: int) -> Rings:
 @pytest.mark.parametrize("impl", HOST)
 def test_a_triangle_drawn_by_hand(impl: str):
     """Its long side runs through a diagonal of centres, and right borders own none."""
-    picture = raster.masks(pack([[(0, 0), (4, 4), (0, 4)]]), (4, 5), stride=1, impl=impl)[0]
+    picture = raster.masks(rings_of([[(0, 0), (4, 4), (0, 4)]]), (4, 5), stride=1, impl=impl)[0]
     assert ["".join(".#"[int(pixel)] for pixel in row) for row in picture] == [
         ".....",
         "#....",
@@ -90,7 +79,7 @@ def test_a_triangle_drawn_by_hand(impl: str):
 
 @pytest.mark.parametrize("impl", HOST)
 def test_left_and_top_borders_own_a_centre_right_and_bottom_do_not(impl: str):
-    picture = raster.masks(pack([square(0.5, 0.5, 2)]), (4, 4), stride=1, impl=impl)[0]
+    picture = raster.masks(rings_of([square(0.5, 0.5, 2)]), (4, 4), stride=1, impl=impl)[0]
     assert picture.nonzero().tolist() == [[0, 0], [0, 1], [1, 0], [1, 1]]
 
 
@@ -112,15 +101,15 @@ def test_left_and_top_borders_own_a_centre_right_and_bottom_do_not(impl: str):
     ],
 )
 def test_degenerate_rings(ring: Ring, area: int | None, impl: str):
-    (found,) = areas(pack([ring]), (40, 40), impl=impl)
-    assert found == (areas(pack([ring]), (40, 40), impl="dense")[0] if area is None else area)
+    (found,) = areas(rings_of([ring]), (40, 40), impl=impl)
+    assert found == (areas(rings_of([ring]), (40, 40), impl="dense")[0] if area is None else area)
 
 
 @pytest.mark.parametrize("impl", HOST)
 def test_a_ring_fills_by_even_odd_and_rings_unite(impl: str):
     outer, inner = square(0, 0, 20), square(5, 5, 10)
     bridged = [*outer, outer[0], *inner, inner[0]]
-    assert areas(pack([bridged], [outer, inner], [inner, outer]), (32, 32), impl=impl) == [
+    assert areas(rings_of([bridged], [outer, inner], [inner, outer]), (32, 32), impl=impl) == [
         300,
         400,
         400,
@@ -133,13 +122,13 @@ def test_far_ends_are_safe(impl: str):
     outside = [[(1e6, 1e6), (1e9, 1e6), (1e9, 1e9)]]
     above = [[(-1e6, -1e9), (1e9, -1e9), (5, -1)]]
     half = [[(16, -1e9), (1e9, -1e9), (1e9, 1e9), (16, 1e9)]]
-    rings = pack(big, outside, above, half)
+    rings = rings_of(big, outside, above, half)
     assert areas(rings, (32, 32), impl=impl) == [1024, 0, 0, 512]
 
 
 def test_far_ends_are_cheap():
     """A window, and the crossings that are looked at, never exceed the mask."""
-    rings = pack([[(-1e9, -1e9), (1e9, -1e9), (0, 1e9)]])
+    rings = rings_of([[(-1e9, -1e9), (1e9, -1e9), (0, 1e9)]])
     _, _, rows, pitch, _ = raster._windows(rings, torch.arange(1), 32, 32, 1)
     assert (rows.tolist(), pitch.tolist()) == ([32], [4])
 
@@ -148,11 +137,11 @@ def test_far_ends_are_cheap():
 def test_nothing_to_draw(impl: str):
     assert raster.masks(Rings.empty(0), (8, 12), impl=impl).shape == (0, 2, 3)
     assert areas(Rings.empty(2), (8, 8), impl=impl) == [0, 0]
-    assert areas(pack([[]], [[], square(0, 0, 4), []], []), (8, 8), impl=impl) == [0, 16, 0]
+    assert areas(rings_of([[]], [[], square(0, 0, 4), []], []), (8, 8), impl=impl) == [0, 16, 0]
 
 
 def test_the_result_is_boolean_dense_and_0_or_1_inside():
-    planes = raster.masks(pack([square(1, 1, 9)] * 300), (20, 20), stride=1)
+    planes = raster.masks(rings_of([square(1, 1, 9)] * 300), (20, 20), stride=1)
     assert planes.dtype == torch.bool
     assert planes.is_contiguous()
     assert set(planes.view(torch.uint8).unique().tolist()) == {0, 1}
@@ -177,20 +166,20 @@ def test_first_past_is_the_comparison_with_every_centre(stride: int):
 @pytest.mark.parametrize("impl", HOST)
 def test_case_32_four_numbers_are_two_points_without_area(impl: str):
     four_numbers, collinear = [(10, 10), (20, 20)], [(10, 10), (15, 15), (20, 20)]
-    assert areas(pack([four_numbers], [collinear]), (40, 40), impl=impl) == [0, 0]
+    assert areas(rings_of([four_numbers], [collinear]), (40, 40), impl=impl) == [0, 0]
 
 
 @pytest.mark.parametrize("impl", HOST)
 def test_case_37_multi_part_instance_is_one_object(impl: str):
     near, far = square(10, 10, 20), square(60, 60, 20)
-    united, concatenated = areas(pack([near, far], [[*near, *far]]), (100, 100), impl=impl)
+    united, concatenated = areas(rings_of([near, far], [[*near, *far]]), (100, 100), impl=impl)
     assert united == 800
     assert concatenated > 1000
 
 
 @pytest.mark.parametrize("impl", HOST)
 def test_case_39_a_polygon_is_continuous_not_pixel_indices(impl: str):
-    assert areas(pack([square(0, 0, 9)], [square(0, 0, 10)]), (20, 20), impl=impl) == [81, 100]
+    assert areas(rings_of([square(0, 0, 9)], [square(0, 0, 10)]), (20, 20), impl=impl) == [81, 100]
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -199,7 +188,7 @@ def test_case_39_the_same_squares_in_pycocotools():
     for side in (9, 10):
         polygon = np.asarray(square(0, 0, side), dtype=float).reshape(1, -1).tolist()
         theirs = mask.decode(mask.merge(mask.frPyObjects(polygon, 20, 20)))
-        ours = raster.masks(pack([square(0, 0, side)]), (20, 20), stride=1)[0]
+        ours = raster.masks(rings_of([square(0, 0, side)]), (20, 20), stride=1)[0]
         assert np.array_equal(ours.numpy(), theirs)
 
 
@@ -208,11 +197,11 @@ def test_case_41_a_donut_keeps_its_hole_and_corners_stay():
     hole = np.stack([50 + 20 * np.cos(turn), 50 - 20 * np.sin(turn)], 1)
     donut = [*square(10, 10, 80), (10, 10), *hole.tolist(), tuple(hole[0])]
     offset = square(10.3, 10.7, 33.9)
-    found, cornered = areas(pack([donut], [offset]), (100, 100))
+    found, cornered = areas(rings_of([donut], [offset]), (100, 100))
     perimeter = 4 * 80 + 2 * np.pi * 20
     assert abs(found - (80 * 80 - np.pi * 20**2)) < perimeter / 2
     assert cornered == 34 * 34
-    picture = raster.masks(pack([donut]), (100, 100), stride=1)[0]
+    picture = raster.masks(rings_of([donut]), (100, 100), stride=1)[0]
     assert not picture[32:68, 32:68][8:28, 8:28].any()
     assert picture[10, 10]
     assert picture[89, 89]
@@ -222,7 +211,7 @@ def test_case_79_more_instances_than_a_byte_counts():
     concentric = [[square(i, i, 320 - 2 * i)] for i in range(130)]
     apart = [[square(4 * (i % 20), 4 * (i // 20), 3)] for i in range(300)]
     owner = torch.tensor([0] * 130 + [1] * 300)
-    numbers = paint.overlap_map(pack(*concentric, *apart), owner, 2, (320, 320), stride=1)
+    numbers = paint.overlap_map(rings_of(*concentric, *apart), owner, 2, (320, 320), stride=1)
     assert numbers.dtype == torch.int32
     assert numbers[0].unique().tolist() == list(range(1, 131))
     assert numbers[0].diagonal()[:130].tolist() == list(range(1, 131))
@@ -246,7 +235,7 @@ def test_case_81_normalised_rings_times_size_are_rings_in_pixels():
 
 def test_overlap_map_paints_the_largest_first_and_keeps_numbers():
     small, large, hidden = square(2, 2, 4), square(0, 0, 12), square(2, 2, 3)
-    rings = pack([hidden], [large], [small], [square(0, 0, 2)], [square(1, 0, 2)])
+    rings = rings_of([hidden], [large], [small], [square(0, 0, 2)], [square(1, 0, 2)])
     owner = torch.tensor([1, 1, 1, 3, 3])
     numbers = paint.overlap_map(rings, owner, 5, (16, 16), stride=1)
     assert numbers.shape == (5, 16, 16)
@@ -256,7 +245,7 @@ def test_overlap_map_paints_the_largest_first_and_keeps_numbers():
 
 
 def test_semantic_map_has_the_label_of_the_smallest():
-    rings = pack([square(0, 0, 4)], [square(0, 0, 8)], [square(0, 0, 8)])
+    rings = rings_of([square(0, 0, 4)], [square(0, 0, 8)], [square(0, 0, 8)])
     labels, owner = torch.tensor([70_000, 3, 0]), torch.tensor([0, 0, 1])
     found = paint.semantic_map(rings, labels, owner, 2, (16, 16))
     assert found.tolist() == [
@@ -268,7 +257,7 @@ def test_semantic_map_has_the_label_of_the_smallest():
 
 
 def test_split_by_owner_gives_views_and_keeps_empty_images():
-    planes = raster.masks(pack(*[[square(0, 0, 4)]] * 3), (8, 8))
+    planes = raster.masks(rings_of(*[[square(0, 0, 4)]] * 3), (8, 8))
     parts = paint.split_by_owner(planes, torch.tensor([0, 2, 2]), 4)
     assert [len(part) for part in parts] == [1, 0, 2, 0]
     assert parts[2].data_ptr() == planes[1].data_ptr()
@@ -288,7 +277,7 @@ SPELLINGS = "dense, window, torch, package, triton"
 )
 def test_what_cannot_be_drawn_is_refused(size: Any, options: dict[str, Any], message: str):
     with pytest.raises(ArgumentError) as error:
-        raster.masks(pack([square(0, 0, 4)]), size, **options)
+        raster.masks(rings_of([square(0, 0, 4)]), size, **options)
     assert str(error.value) == message
 
 
@@ -344,7 +333,7 @@ def test_triton_without_a_device_is_refused(tmp_path: Path):
         except raster.ArgumentError as error:
             found = str(error)
     """
-    found = in_fresh_interpreter(tmp_path, code, pack([square(0, 0, 4)]))
+    found = in_fresh_interpreter(tmp_path, code, rings_of([square(0, 0, 4)]))
     assert found == "impl: 'triton' wants rings on a CUDA device; came cpu"
 
 
@@ -393,7 +382,7 @@ def coco_rings(root: Path, split: str) -> tuple[dict[int, Rings], dict[int, tupl
             rings = [np.asarray(ring).reshape(-1, 2).tolist() for ring in row["segmentation"]]
             polygons.setdefault(row["image_id"], []).append(rings)
     sizes = {image["id"]: (image["height"], image["width"]) for image in found["images"]}
-    return {i: pack(*p) for i, p in polygons.items()}, {i: sizes[i] for i in polygons}
+    return {i: rings_of(*p) for i, p in polygons.items()}, {i: sizes[i] for i in polygons}
 
 
 def distance_to_edges(points: Tensor, centres: Tensor) -> Tensor:
@@ -479,22 +468,22 @@ def law_of_boxes(r: Any) -> None:
     rings = [
         [[(10.5, 10.5), (1e8 * (1 + x), -1e8 * (1 + y)), (1e8, 3e8)]] for x, y in turn.tolist()
     ]
-    assert not r.masks(pack(*rings), (32, 32), stride=1, impl="dense")[:, :, :10].any()
+    assert not r.masks(rings_of(*rings), (32, 32), stride=1, impl="dense")[:, :, :10].any()
 
 
 def law_of_unions(r: Any) -> None:
     for impl in HOST:
-        overlapping = pack([square(0, 0, 8), square(4, 4, 8)])
+        overlapping = rings_of([square(0, 0, 8), square(4, 4, 8)])
         assert r.masks(overlapping, (16, 16), stride=1, impl=impl).sum() == 64 + 64 - 16
 
 
 def law_of_areas(r: Any) -> None:
     for impl in HOST:
-        assert r.masks(pack([square(1, 2, 9)]), (16, 16), stride=1, impl=impl).sum() == 81
+        assert r.masks(rings_of([square(1, 2, 9)]), (16, 16), stride=1, impl=impl).sum() == 81
 
 
 def law_of_numbers(p: Any) -> None:
-    rings = pack([square(0, 0, 4)], [square(0, 0, 8)], [square(2, 2, 4)])
+    rings = rings_of([square(0, 0, 4)], [square(0, 0, 8)], [square(2, 2, 4)])
     numbers = p.overlap_map(rings, torch.tensor([0, 0, 1]), 2, (8, 8), stride=1)
     assert numbers[:, 2, 2].tolist() == [1, 1]
     assert numbers[:, 7, 7].tolist() == [2, 0]

@@ -6,8 +6,7 @@ from torch import Tensor
 
 from fnpipe.numerics import audit
 from fnpipe.ops import pixel, render
-from fnpipe.ops.warp import pack
-from fnpipe.pipeline import pack_sources
+from fnpipe.ops.warp import pack, pack_sources
 from fnpipe.types import ArgumentError, Finish, Plan, Sources
 
 

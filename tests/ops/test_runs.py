@@ -6,8 +6,9 @@ import torch
 
 from fnpipe.ops.raster import masks
 from fnpipe.ops.runs import Grid, fill, grid_round, holds, spread, subtract
+from fnpipe.testing import rings_of
 
-from .test_occlude import TRIANGLE, rectangle, rings_of
+from .test_occlude import TRIANGLE, rectangle
 
 
 Planes = np.ndarray

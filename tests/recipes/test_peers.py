@@ -15,6 +15,7 @@ import torch
 
 import fnpipe as fp
 from fnpipe import recipes
+from fnpipe.testing import targets_of
 
 
 COUNT = 10_000
@@ -44,20 +45,9 @@ class Album:
 
     def __init__(self) -> None:
         self.sizes = torch.tensor(PHOTOS)
-        part = torch.tensor(BOX) * self.sizes.repeat(1, 2)
-        count = len(PHOTOS)
-        self.targets = fp.Targets.empty().replace(
-            boxes=part,
-            labels=torch.arange(count),
-            owner=torch.arange(count),
-            ids=torch.arange(count),
-            ignore=torch.zeros(count, dtype=torch.bool),
-            visible=torch.ones(count),
-            keypoints=torch.zeros(count, 0, 3),
-            quads=torch.zeros(count, 0, 2),
-            rings=fp.Rings.empty(count),
-        )
-        self.offsets = torch.arange(count + 1)
+        boxes = torch.tensor(BOX) * self.sizes.repeat(1, 2)
+        self.targets = targets_of(boxes, owner=torch.arange(len(PHOTOS)))
+        self.offsets = torch.arange(len(PHOTOS) + 1)
 
     def __len__(self) -> int:
         return len(PHOTOS)

@@ -14,7 +14,7 @@ from fnpipe.ops.layers import rasterized
 from fnpipe.ops.raster import masks
 from fnpipe.types import ArgumentError, Rings
 
-from .test_paste import SIX, SIZE, Album, make, squares
+from .test_paste import SIX, SIZE, Album, edges, make, squares
 
 
 HEIGHT, WIDTH = SIZE
@@ -107,10 +107,7 @@ def test_what_is_hidden_is_taken_off_masks_boxes_and_shares():
         stays = (whole & seen).flatten(1).any(1)
         assert batch.targets.ids.tolist() == stays.nonzero().flatten().tolist()
         assert torch.equal(masks(batch.rings, SIZE, stride=1), (whole & seen)[stays])
-        for box, plane in zip(batch.boxes, (whole & seen)[stays], strict=True):
-            rows, columns = plane.any(1).nonzero(), plane.any(0).nonzero()
-            edges = [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
-            assert box.tolist() == [int(edge) for edge in edges]
+        assert batch.boxes.tolist() == [*map(edges, (whole & seen)[stays])]
         shares = (whole & seen).sum((1, 2))[stays] / whole.sum((1, 2))[stays]
         assert torch.equal(batch.targets.visible, shares)
         hidden += int((~stays).sum())

@@ -7,26 +7,19 @@ import pytest
 import torch
 
 import fnpipe as fp
-from fnpipe.types import ArgumentError, Rings, Targets
+from fnpipe.testing import rings_of, targets_of
+from fnpipe.types import ArgumentError, Targets
 
 
 def two_squares() -> Targets:
     """A square of 16 pixels in image 0, one of 8 upon it, and a box without rings in image 2."""
     corners = torch.tensor([[0.0, 0], [1, 0], [1, 1], [0, 1]])
-    return Targets.empty().replace(
-        boxes=torch.tensor([[0.0, 0, 16, 16], [8, 8, 16, 16], [0, 0, 4, 4]]),
+    return targets_of(
+        [[0, 0, 16, 16], [8, 8, 16, 16], [0, 0, 4, 4]],
         labels=torch.tensor([5, 3, 1]),
         owner=torch.tensor([0, 0, 2]),
-        ids=torch.arange(3),
         ignore=torch.tensor([False, True, False]),
-        visible=torch.ones(3),
-        keypoints=torch.zeros(3, 0, 3),
-        quads=torch.zeros(3, 0, 2),
-        rings=Rings(
-            torch.cat([corners * 16, corners * 8 + 8]),
-            torch.tensor([0, 4, 8]),
-            torch.tensor([0, 1, 2, 2]),
-        ),
+        rings=rings_of([corners * 16], [corners * 8 + 8], []),
     )
 
 

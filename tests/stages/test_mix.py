@@ -13,7 +13,7 @@ from fnpipe.ops.raster import masks
 from fnpipe.stages.mix import beta
 from fnpipe.types import ArgumentError, Sample, Targets
 
-from .test_paste import SIX, SIZE, Album, make, squares
+from .test_paste import SIX, SIZE, Album, edges, make, squares
 
 
 Samples = Callable[..., Key]
@@ -92,11 +92,9 @@ def test_a_window_shows_the_other_picture_and_cuts_the_targets_of_both():
         assert torch.equal(planes.int().sum(0), torch.ones(SIZE, dtype=torch.int32))
         mine = batch.targets.ids >= 2
         assert torch.equal(planes[mine].any(0), seen)
-        for box, plane, share in zip(batch.boxes, planes, batch.targets.visible, strict=True):
-            rows, columns = plane.any(1).nonzero(), plane.any(0).nonzero()
-            edges = [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
-            assert box.tolist() == [int(edge) for edge in edges]
-            assert float(share) == pytest.approx(int(plane.sum()) / 10000, abs=1e-6)
+        assert batch.boxes.tolist() == [*map(edges, planes)]
+        shares = planes.sum((1, 2)) / 10000
+        assert batch.targets.visible.tolist() == pytest.approx(shares.tolist(), abs=1e-6)
 
 
 def test_case_55_what_a_window_hides_or_does_not_show_leaves_every_field():

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 import fnpipe as fp
 from fnpipe.ops.points import bounds
 from fnpipe.ops.raster import masks
+from fnpipe.testing import rings_of, strategies, targets_of
 from fnpipe.types import ArgumentError, Rings, Targets
 
 
@@ -20,44 +20,29 @@ Square = tuple[float, float, float]
 
 def squares(*placed: tuple[int, Square]) -> Targets:
     """Instances with a square ring each: the photo that has it, and left, top and side."""
-    n = len(placed)
     corners = torch.tensor([[0.0, 0], [1, 0], [1, 1], [0, 1]])
-    points = [torch.tensor([x, y]) + corners * side for _, (x, y, side) in placed]
-    rings = Rings(
-        torch.cat([torch.zeros(0, 2), *points]), torch.arange(n + 1) * 4, torch.arange(n + 1)
-    )
-    return Targets.empty().replace(
-        boxes=bounds(rings),
-        labels=torch.arange(n),
-        owner=torch.tensor([owner for owner, _ in placed], dtype=torch.int64),
-        ids=torch.arange(n),
-        ignore=torch.zeros(n, dtype=torch.bool),
-        visible=torch.ones(n),
-        keypoints=torch.zeros(n, 0, 3),
-        quads=torch.zeros(n, 0, 2),
-        rings=rings,
-    )
+    rings = rings_of(*([torch.tensor([x, y]) + corners * side] for _, (x, y, side) in placed))
+    owner = torch.tensor([owner for owner, _ in placed], dtype=torch.int64)
+    return targets_of(bounds(rings), owner=owner, rings=rings)
 
 
-class Album:
+class Album(strategies.Album):
     """Photos of one grey each, (32 i + 16), with targets."""
 
     def __init__(self, count: int, targets: Targets, flip: Sequence[int] = ()) -> None:
-        self.sizes = torch.tensor([[SIZE[1], SIZE[0]]] * count)
-        self.targets = targets
-        counts = torch.bincount(targets.owner, minlength=count)
-        self.offsets = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])
+        greys = [torch.full((3, *SIZE), 32 * i + 16, dtype=torch.uint8) for i in range(count)]
+        super().__init__(greys, targets)
         self.keypoint_flip = tuple(flip)
-
-    def __len__(self) -> int:
-        return len(self.sizes)
-
-    def read(self, index: int) -> Tensor:
-        return torch.full((3, *SIZE), 32 * index + 16, dtype=torch.uint8)
 
 
 def make(album: Album, *stages: Any, seed: int = 0, sample: int = 0) -> fp.Batch:
     return fp.make_batch(album, fp.pipe(*stages), [sample], seed=seed)
+
+
+def edges(plane: torch.Tensor) -> list[int]:
+    """The box of a mask."""
+    rows, columns = plane.any(1).nonzero(), plane.any(0).nonzero()
+    return [int(e) for e in (columns.min(), rows.min(), columns.max() + 1, rows.max() + 1)]
 
 
 SIX = [(0, (5.0 + 15 * i, 40.0, 10.0)) for i in range(6)]

@@ -1,4 +1,4 @@
-"""The commands: what they print, what they write, and how they refuse."""
+"""The commands that draw: what they print, what they write, and how they refuse."""
 
 import json
 import re
@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from PIL import Image as pillow
 
-from fnpipe.__main__ import main
+from fnpipe.cli import main
+
+from .test_commands import refusal
 
 
 DIGEST = "05293ffdab44a81a8d9bef181221b87b28d52f5257507414549dc89b8516afcc"
@@ -31,15 +33,6 @@ def coco(tmp_path: Path) -> list[str]:
     (tmp_path / "a.json").write_text(json.dumps(document))
     out = str(tmp_path / "out.png")
     return ["--coco", str(tmp_path / "a.json"), "--images", str(tmp_path), "--out", out]
-
-
-def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """The one line with which a command refuses."""
-    assert main(arguments) == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err.count("\n") == 1
-    return printed.err.rstrip()
 
 
 def test_the_demo_is_the_same_twice(tmp_path, capsys):
@@ -90,9 +83,6 @@ def test_dota_is_texts_and_photos(capsys, tmp_path):
     source, out = ["--dota", str(tmp_path / "texts")], ["--out", str(tmp_path / "out.png")]
     assert main(["preview", *source, "--images", str(tmp_path), *out, "--size", "64"]) == 0
     assert capsys.readouterr().out == f"{tmp_path / 'out.png'}: photos 0 to 0 of 1\n"
-    assert refusal(capsys, "preview", *source) == (
-        "fnpipe: --dota needs --images, the folder of its photos"
-    )
 
 
 def test_yolo_may_lie_elsewhere_than_its_file_says(capsys, tmp_path):
@@ -128,21 +118,6 @@ def test_an_index_beyond_the_end_is_refused(coco, capsys):
     assert refusal(capsys, "preview", *coco, "--index", "1") == (
         "fnpipe: --index must be 0 to 0, got 1"
     )
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "the following arguments are required: COMMAND"),
-        (["preview"], "one of the arguments --coco --yolo --dota is required"),
-        (["preview", "--yolo", "a", "--count", "0"], "argument --count: must be at least 1, got 0"),
-    ],
-)
-def test_wrong_usage_exits_with_2(arguments, message, capsys):
-    with pytest.raises(SystemExit) as stop:
-        main(arguments)
-    assert stop.value.code == 2
-    assert message in capsys.readouterr().err
 
 
 def test_help_names_the_commands():
