@@ -7,6 +7,7 @@ from itertools import pairwise
 import torch
 
 from fnpipe.ops import raster
+from fnpipe.ops.paint import fastest
 from fnpipe.ops.raster import Masks
 from fnpipe.types import Batch, Rings, Targets
 
@@ -44,9 +45,4 @@ def instance_planes(batch: Batch, *, stride: int) -> Masks:
             "data has one, read it with task='segment'",
             stacklevel=3,
         )
-    return raster.masks(batch.rings, (height, width), stride=stride, impl=fastest(batch))
-
-
-def fastest(batch: Batch) -> str:
-    """Triton on a GPU, torch elsewhere; the bits are the same."""
-    return "triton" if batch.boxes.is_cuda else "torch"
+    return raster.masks(batch.rings, (height, width), stride=stride, impl=fastest(batch.boxes))

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fnpipe.adapters.batches import bare, fastest, instance_planes
+from fnpipe.adapters.batches import bare, instance_planes
 from fnpipe.data.dataset import TASKS, Dataset, lacks_outlines
 from fnpipe.loader import Loader
 from fnpipe.ops import paint
@@ -121,7 +121,7 @@ def _boxes(targets: Targets, task: str, height: int, width: int) -> Tensor:
 def _masks(batch: Batch, targets: Targets, ratio: int) -> dict[str, Tensor]:
     """Index maps of the targets that are kept, and the class at each pixel."""
     planes = instance_planes(batch, stride=ratio)[~batch.targets.ignore]
-    numbers = paint.number(planes, targets.owner, len(batch), impl=fastest(batch))
+    numbers = paint.number(planes, targets.owner, len(batch), impl=paint.fastest(batch.boxes))
     images = torch.arange(len(batch), device=targets.owner.device)
     first = torch.searchsorted(targets.owner, images)
     row = (numbers.long() - 1 + first[:, None, None]).clamp(min=0)

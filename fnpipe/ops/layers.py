@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fnpipe.ops.annotate import annotate, concatenate, rows_of_tiles, select, stays, take
 from fnpipe.ops.occlude import occlude
+from fnpipe.ops.paint import fastest
 from fnpipe.ops.points import bounds
 from fnpipe.ops.ragged import offsets_of
 from fnpipe.ops.raster import masks
@@ -132,18 +133,10 @@ def rasterized(plan: Plan) -> Plan:
     """A plan whose layers have bits for rings, as a renderer wants them, on the plan's device."""
     if all(isinstance(over.cover, Tensor) for over in plan.overs):
         return plan
-    impl = "triton" if plan.maps.is_cuda and _has_triton() else "torch"
+    impl = fastest(plan.maps)
     overs = []
     for over in plan.overs:
         if isinstance(over.cover, Rings):
             over = over.replace(cover=masks(over.cover, plan.size, stride=1, impl=impl))
         overs.append(over)
     return plan.replace(overs=tuple(overs))
-
-
-def _has_triton() -> bool:
-    try:
-        import triton  # noqa: F401  # pyright: ignore[reportUnusedImport]
-    except ImportError:
-        return False
-    return True

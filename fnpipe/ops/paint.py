@@ -95,3 +95,14 @@ def split_by_owner(values: Shaped[Tensor, "n ..."], owner: Owners, images: int) 
             "has fnpipe.masks(...)"
         )
     return list(values.split(torch.bincount(owner, minlength=images).tolist()))
+
+
+def fastest(t: Tensor) -> str:
+    """The ``impl`` of masks where ``t`` lies: Triton on a GPU, where it is there, else torch."""
+    if not t.is_cuda:
+        return "torch"
+    try:
+        import triton  # noqa: F401  # pyright: ignore[reportUnusedImport]
+    except ImportError:
+        return "torch"
+    return "triton"

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from fnpipe.ops import paint, raster
 from fnpipe.testing import rings_of
@@ -521,3 +522,13 @@ def test_law(law: Any):
 def test_a_planted_bug_is_found(law: Any, old: str, new: str):
     with pytest.raises((AssertionError, IndexError)):
         law(mutant(paint if law is law_of_numbers else raster, old, new))
+
+
+def test_masks_are_made_by_triton_on_a_gpu_that_has_it(monkeypatch: pytest.MonkeyPatch):
+    with FakeTensorMode():
+        there = torch.empty(1, device="cuda")
+    found = {"host": paint.fastest(torch.empty(1))}
+    for name, module in (("with", ModuleType("triton")), ("without", None)):
+        monkeypatch.setitem(sys.modules, "triton", module)
+        found[name] = paint.fastest(there)
+    assert found == {"host": "torch", "with": "triton", "without": "torch"}
