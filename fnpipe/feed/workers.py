@@ -81,6 +81,13 @@ class Workers:
         if self._stream is not None and self._next[:3] == (epoch, step, share):
             if self._addresses.ahead or step > 0:
                 return
+        try:
+            self._anew(epoch, step, share)
+        except BaseException:  # an interrupt: what has begun in part would give others' batches
+            self.close(kill=True)
+            raise
+
+    def _anew(self, epoch: int, step: int, share: Share) -> None:
         # Workers pass over what is still asked for by the stream before: none of it is wanted.
         self._next = Address(epoch, step, share, self._next.stream + 1)
         self._addresses.start, self._taken = self._next, 0
@@ -118,20 +125,13 @@ class Workers:
         try:
             stream = self._stream = iter(self._loader)
         except OSError as error:
-            for process in set(multiprocessing.active_children()) - others:
-                process.kill()
-                process.join()
-            self.close()
             told = f"{self.count} workers cannot be started ({error}): {limits()}"
             raise LoaderError(told) from error
-        self._processes = set(multiprocessing.active_children()) - others
+        finally:
+            self._processes = set(multiprocessing.active_children()) - others
         if self.count:
             _started.add(self)
-        # Torch would raise for a dead worker anywhere in the consumer's code, which may be
-        # validating meanwhile. Here the error waits for its batch; take() looks after them.
-        if getattr(stream, "_worker_pids_set", False):
-            signal_handling._remove_worker_pids(id(stream))  # pyright: ignore
-            stream._worker_pids_set = False  # type: ignore[attr-defined]
+        _unwatch(stream)
         if slab is not None and on_gpu:
             with torch.cuda.device(self.device.index):
                 slab.lock_pages()
@@ -151,6 +151,17 @@ class Workers:
                 f"epoch {self._next.epoch} was left at step {self._next.step}: its workers were "
                 "closed, or are those of the process that this one was forked from; iterate anew"
             )
+        try:
+            taken = self._wait()
+            self._taken += 1
+            epoch, step = self.job.epochs.following(self._next.epoch, self._next.step)
+            self._next = self._next._replace(epoch=epoch, step=step)
+        except BaseException:
+            self.close(kill=True)
+            raise
+        return self._find(taken) if isinstance(taken, Left) else taken
+
+    def _wait(self) -> Sent | Left | Failure:
         end = monotonic_ns() + self.timeout * 1e9
         try:
             taken = self._poll()
@@ -159,16 +170,8 @@ class Workers:
                     raise TimeoutError(f"no batch came within {self.timeout:g} s")
                 taken = self._poll()
         except (RuntimeError, OSError) as error:
-            told = self._explain(error)
-            self.close(kill=True)
-            raise LoaderError(told) from error
-        except BaseException:
-            self.close(kill=True)
-            raise
-        self._taken += 1
-        epoch, step = self.job.epochs.following(self._next.epoch, self._next.step)
-        self._next = self._next._replace(epoch=epoch, step=step)
-        return self._find(taken) if isinstance(taken, Left) else taken
+            raise LoaderError(self._explain(error)) from error
+        return taken
 
     def _find(self, left: Left) -> Sent:
         """A parcel that lies in the slab; on the host a copy of it, since batches are kept."""
@@ -213,15 +216,16 @@ class Workers:
     def close(self, *, kill: bool = False) -> None:
         """End all workers and forget what they made. Harmless when there are none."""
         stream, self._stream, self._loader = self._stream, None, None
+        killed, self._processes = self._processes if kill else set(), set()
         self.board.lines[-1]["stream"] = -1
-        for process in self._processes if kill else ():
+        _unwatch(stream)
+        for process in killed:
             process.kill()
-        if hasattr(stream, "_shutdown_workers"):
+        if killed or hasattr(stream, "_shutdown_workers"):
             # A process that was killed while it held a queue's lock would keep torch waiting.
-            end = Thread(target=stream._shutdown_workers, daemon=True)  # type: ignore[union-attr]
+            end = Thread(target=_end, args=(stream, killed), daemon=True)
             end.start()
             end.join(GRACE if kill else None)
-        self._processes = set()
         if self._parcels.slab is not None:
             self._parcels.slab.clear()
             self._parcels.slab = None
@@ -278,6 +282,23 @@ def _forget_all() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_all)
+
+
+def _unwatch(stream: Any) -> None:
+    """Torch would raise for a dead worker anywhere in the consumer's code, which may be validating.
+
+    Here the error waits for its batch: take() looks after them.
+    """
+    if getattr(stream, "_worker_pids_set", False):
+        signal_handling._remove_worker_pids(id(stream))  # pyright: ignore
+        stream._worker_pids_set = False
+
+
+def _end(stream: Any, killed: set[Any]) -> None:
+    if hasattr(stream, "_shutdown_workers"):
+        stream._shutdown_workers()
+    for process in killed:
+        process.join()
 
 
 def _end_with_loader(_: int) -> None:
