@@ -58,7 +58,6 @@ class Workers:
         timeout: float,
     ) -> None:
         self.job, self.count, self.timeout, self.device = job, count, timeout, device
-        self.board = Board(count)
         self._addresses = Addresses(job.epochs, ahead)
         # What workers make lies in locked pages anyway, without a thread that copies it there.
         pin = device.type == "cuda" and not count
@@ -69,12 +68,26 @@ class Workers:
                 "timeout": timeout / ceil(timeout / POLL), "multiprocessing_context": start_method,
             }  # fmt: skip
         self._places = prefetch + 1  # one more may be on its way to the device
-        self._parcels = Parcels(job, self.board, on_error)
+        self._on_error = on_error
+        self._next = Address(0, 0)
+        self._taken = 0
+        self._be_alone()
+
+    def _be_alone(self) -> None:
+        """Without workers, and without memory that any of them sees."""
+        self.board = Board(self.count)
+        self._parcels = Parcels(self.job, self.board, self._on_error)
         self._loader: DataLoader[Any] | None = None
         self._stream: Iterator[Any] | None = None
         self._processes: set[Any] = set()
-        self._next = Address(0, 0)
-        self._taken = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        shared = ("board", "_parcels", "_loader", "_stream", "_processes")
+        return {name: given for name, given in vars(self).items() if name not in shared}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._be_alone()
 
     def begin(self, epoch: int, step: int, share: Share) -> None:
         """Go on at an address. Where that is the next one anyway, nothing is made anew."""
@@ -236,9 +249,7 @@ class Workers:
         if self._stream is not None:  # else torch, and Python at its exit, would end them here
             self._stream._shutdown = True  # type: ignore[attr-defined]
             multiprocessing.process._children -= self._processes  # pyright: ignore
-        self._stream, self._loader, self._processes = None, None, set()
-        self.board = Board(self.count)
-        self._parcels = Parcels(self.job, self.board, self._parcels.on_error)
+        self._be_alone()
 
     def _explain(self, error: Exception) -> str:
         """An error of torch's DataLoader, with who was at what: the dead, or who was due."""
