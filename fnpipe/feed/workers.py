@@ -21,7 +21,7 @@ from fnpipe.feed.failures import Failure
 from fnpipe.feed.job import Job
 from fnpipe.feed.parcels import Left, Parcels, Sent
 from fnpipe.feed.ranks import Share
-from fnpipe.feed.slab import Slab, limits
+from fnpipe.feed.slab import Slab, forget_name, limits
 from fnpipe.packing import Packed
 from fnpipe.types import ArgumentError, LoaderError
 
@@ -137,7 +137,8 @@ class Workers:
         others = set(multiprocessing.active_children())
         try:
             stream = self._stream = iter(self._loader)
-        except OSError as error:
+        except (RuntimeError, OSError) as error:  # by "spawn" an index goes to shared memory first
+            forget_name(error)
             told = f"{self.count} workers cannot be started ({error}): {limits()}"
             raise LoaderError(told) from error
         finally:

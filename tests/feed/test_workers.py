@@ -286,6 +286,23 @@ def test_case_108_too_little_shared_memory_is_named(data: Dataset, tmp_path: Pat
         assert [*Path("/dev/shm").glob(f"torch_{pid}_*")] == []
 
 
+def large_index(data: Dataset, limit: int) -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    many = data.subset(torch.arange(10).repeat(10_000))
+    next(iter(load(many, start_method="spawn")))
+
+
+def test_an_index_that_is_too_large_for_shared_memory_is_told_of(data: Dataset, tmp_path: Path):
+    """64 MB are all that Docker gives, and the outlines of COCO take more."""
+    ran = Outcome(large_index, data, 200_000, folder=tmp_path)
+    code, errors = ran.finish()
+    assert code == 1
+    assert "LoaderError: 2 workers cannot be started (unable to " in errors
+    assert "/dev/shm has" in errors
+    assert [*Path("/dev/shm").glob(f"torch_{ran.process.pid}_*")] == []
+
+
 def test_without_workers_no_shared_memory_is_wanted(data: Dataset, monkeypatch: pytest.MonkeyPatch):
     def refuse(*_: Any) -> None:
         raise RuntimeError("unable to open shared memory object: Read-only file system")
