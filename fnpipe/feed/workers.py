@@ -176,16 +176,15 @@ class Workers:
         return self._find(taken) if isinstance(taken, Left) else taken
 
     def _wait(self) -> Sent | Left | Failure:
-        end = monotonic_ns() + self.timeout * 1e9
         try:
-            taken = self._poll()
-            while taken is None:
-                if monotonic_ns() > end:
-                    raise TimeoutError(f"no batch came within {self.timeout:g} s")
+            # Looks are counted: a clock goes on while Ctrl-Z, or a cluster, has stopped all.
+            for _ in range(ceil(self.timeout / POLL)):
                 taken = self._poll()
+                if taken is not None:
+                    return taken
+            raise TimeoutError(f"no batch came within {self.timeout:g} s")
         except (RuntimeError, OSError) as error:
             raise LoaderError(self._explain(error)) from error
-        return taken
 
     def _find(self, left: Left) -> Sent:
         """A parcel that lies in the slab; on the host a copy of it, since batches are kept."""

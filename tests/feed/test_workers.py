@@ -21,7 +21,7 @@ from torch import Tensor
 
 import fnpipe as fp
 from fnpipe.data.dataset import Dataset
-from fnpipe.feed import slab
+from fnpipe.feed import slab, workers
 from fnpipe.feed.addresses import Address
 from fnpipe.types import DataError, LoaderError
 
@@ -239,6 +239,26 @@ def stop_early(data: Dataset) -> None:
     loader = load(data, batch_size=1)
     for _ in loader:
         break
+
+
+def stopped(data: Dataset, folder: Path) -> None:
+    workers.POLL = 0.25
+    loader = load(data, pipeline=fp.pipe(fp.resize(8), sleepy(0.5)), batch_size=5, timeout=4.0)
+    for _ in range(6):
+        for _ in loader:
+            (folder / "going").touch()
+
+
+def test_a_run_that_was_stopped_longer_than_the_timeout_goes_on(data: Dataset, tmp_path: Path):
+    """By Ctrl-Z, or by a cluster for a more urgent one."""
+    ran = Outcome(stopped, data, tmp_path, folder=tmp_path)
+    wait_for(tmp_path / "going")
+    assert ran.process.pid is not None
+    time.sleep(0.7)
+    os.killpg(ran.process.pid, signal.SIGSTOP)
+    time.sleep(4.5)
+    os.killpg(ran.process.pid, signal.SIGCONT)
+    assert ran.finish() == (0, "")
 
 
 def test_a_consumer_may_stop_early_and_end(data: Dataset, tmp_path: Path):
