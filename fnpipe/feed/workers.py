@@ -91,6 +91,8 @@ class Workers:
 
     def begin(self, epoch: int, step: int, share: Share) -> None:
         """Go on at an address. Where that is the next one anyway, nothing is made anew."""
+        if any(process.exitcode == 0 for process in self._processes):
+            self.close(kill=True)  # a notebook's interrupt goes to the whole group, and ends them
         if self._stream is not None and self._next[:3] == (epoch, step, share):
             if self._addresses.ahead or step > 0:
                 return
@@ -331,7 +333,7 @@ def _end_with_loader(_: int) -> None:
 def _cause(code: int | None) -> str:
     """An exit code in words."""
     if code is None or code >= 0:
-        return f"exit code {code}"
+        return f"exit code {code}{': interrupted?' * (code == 0)}"
     name = signal.Signals(-code).name
     hints = {"SIGKILL": ": out of memory?", "SIGBUS": ": /dev/shm full?"}
     return f"{name}{hints.get(name, '')}"

@@ -4,6 +4,7 @@ import gc
 import itertools
 import multiprocessing
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from types import FrameType
@@ -13,6 +14,7 @@ import pytest
 
 import fnpipe as fp
 from fnpipe.data.dataset import Dataset
+from fnpipe.types import LoaderError
 
 
 PLAIN = fp.pipe(fp.resize(8), fp.flip(horizontal=0.5))
@@ -103,3 +105,30 @@ def test_an_interrupt_while_workers_start_leaves_none(
     with loader:
         assert ids(loader) == ids(load(data))
         assert len({*multiprocessing.active_children()} - before) == 2
+
+
+@few_cores
+def test_workers_that_were_interrupted_alone_are_started_again(data: Dataset):
+    """A notebook interrupts the whole group: while it validates, say, between two epochs."""
+    whole, before = load(data), {*multiprocessing.active_children()}
+    wanted = [ids(whole), ids(whole)]
+    with load(data, workers=2, start_method="fork") as loader:
+        assert ids(loader) == wanted[0]
+        for worker in {*multiprocessing.active_children()} - before:
+            assert worker.pid is not None
+            os.kill(worker.pid, signal.SIGINT)
+            worker.join()
+        assert ids(loader) == wanted[1]
+
+
+@few_cores
+def test_workers_that_were_interrupted_within_an_epoch_are_told_of(data: Dataset):
+    before = {*multiprocessing.active_children()}
+    with load(data, workers=1, start_method="fork", batch_size=1, prefetch=1) as loader:
+        batches = iter(loader)
+        next(batches)
+        (worker,) = {*multiprocessing.active_children()} - before
+        os.kill(worker.pid or 0, signal.SIGINT)
+        worker.join()
+        with pytest.raises(LoaderError, match=r"died \(exit code 0: interrupted\?\)"):
+            list(batches)
