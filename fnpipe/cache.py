@@ -29,11 +29,11 @@ def cache_folder() -> Path:
     It holds code that workers load and run. Errors: NumericsError where there can be none, and
     where somebody else owns it or may write to it.
     """
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    folder = Path(base) / "fnpipe"
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "fnpipe")
     try:
+        folder = folder.expanduser()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
+    except (OSError, RuntimeError) as error:  # a container's user may have no home
         raise NumericsError(
             f"no folder for packages at {folder} ({error}): set XDG_CACHE_HOME to one that you may "
             "write to, or use backend='eager'"

@@ -9,6 +9,7 @@ ranks changes a byte.
 import pickle
 from collections import deque
 from collections.abc import Callable, Iterator
+from copy import copy
 from time import monotonic_ns
 from typing import Any
 
@@ -297,6 +298,10 @@ class Loader:
         """End the workers and free what they made. The loader can go on: it starts new ones."""
         self._turn += 1
         self._workers.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Of a copy, or one in another process: it goes on from here, by workers of its own."""
+        return vars(self) | {"_workers": copy(self._workers), "_finish": cuts.complete}
 
     def __enter__(self) -> "Loader":
         return self

@@ -1,6 +1,7 @@
 """The folder of packages belongs to its user, and can be told to lie elsewhere."""
 
 import os
+import pwd
 import re
 import stat
 from pathlib import Path
@@ -38,6 +39,19 @@ def test_a_cache_of_somebody_else_is_refused(cache: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(os, "getuid", lambda: 12345)
     with pytest.raises(NumericsError, match=re.escape(f"{cache} holds code and must belong to")):
         cache_folder()
+
+
+def test_who_has_no_home_is_asked_for_a_place(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """As a container's user without an entry: a folder named ~ was made in the current one."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)
+    with pytest.raises(NumericsError, match=r"no folder for packages at ~/\.cache/fnpipe \(.*home"):
+        cache_folder()
+    assert [*tmp_path.iterdir()] == []
 
 
 def test_without_a_place_for_it_one_is_asked_for(cache: Path):

@@ -1,5 +1,6 @@
 """Loading: which batches, what is refused, and what may not disturb the order."""
 
+import copy
 import gc
 import multiprocessing
 import pickle
@@ -514,6 +515,27 @@ def test_closed_it_leaves_no_process_and_can_go_on(data: Dataset):
     assert next(iter(loader)).ids.tolist() == first
     loader.close()
     assert children() == before
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    "copied", [copy.copy, copy.deepcopy, lambda loader: pickle.loads(pickle.dumps(loader))]
+)
+def test_a_copy_goes_on_by_workers_of_its_own(data: Dataset, copied: Any, workers: int):
+    """An unpickled one shared no memory with its workers: an epoch left early was the last."""
+    options: dict[str, Any] = {"batch_size": 2, "start_method": "fork", "timeout": 5.0}
+    loader = load(data, workers=workers, **options)
+    whole = load(data, **options)
+    wanted = [ids(whole), ids(whole)]
+    batches = iter(loader)
+    assert next(batches).ids.tolist() == wanted[0][0]
+    other = copied(loader)
+    with loader, other:
+        assert other.state_dict() == loader.state_dict()
+        assert next(iter(other)).ids.tolist() == wanted[1][0]
+        other.set_epoch(0)
+        assert ids(other) == wanted[0]
+        assert [batch.ids.tolist() for batch in batches] == wanted[0][1:]
 
 
 def test_forgotten_it_frees_its_batches_and_processes(data: Dataset):

@@ -163,12 +163,16 @@ def begin(path: Path, rows: np.ndarray) -> PoolFile:
 
 
 def write(descriptor: int, file: PoolFile, row: np.void, words: Tensor) -> None:
-    """Write an entry's words; its row is to follow. Errors: OSError: a full disk."""
+    """Write an entry's words; its row is to follow. Errors: OSError, with the path: a full disk."""
     at = file.first + 4 * (int(row["start"]) - 2)
     view = words.numpy().data.cast("B")
-    while view:
-        done = os.pwrite(descriptor, view, at)
-        view, at = view[done:], at + done
+    try:
+        while view:
+            done = os.pwrite(descriptor, view, at)
+            view, at = view[done:], at + done
+    except OSError as error:
+        error.filename = str(file.path)
+        raise
 
 
 def write_row(descriptor: int, index: int, row: np.void) -> None:

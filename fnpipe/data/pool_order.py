@@ -51,8 +51,9 @@ def own_folder(folder: Path) -> Path:
     Such a folder lies where everybody may write; what is in it is believed, or removed.
     """
     try:
+        folder = folder.expanduser()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
+    except (OSError, RuntimeError) as error:  # a container's user may have no home
         raise ArgumentError(f"no folder for pools at {folder} ({error}); pass folder=") from error
     if folder.name == f"fnpipe-{user()}" and folder.stat().st_uid != user():
         raise ArgumentError(f"{folder} belongs to another user; pass a folder of your own")

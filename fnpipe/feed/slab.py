@@ -166,15 +166,20 @@ def shared_memory(count: int) -> UInt8[Tensor, " count"]:
     try:
         storage = torch.UntypedStorage._new_shared(count)
     except RuntimeError as error:
-        left = re.search(r"</(torch_\w+)>", str(error))
-        if left is not None:  # torch leaves a name behind
-            with contextlib.suppress(OSError):
-                Path("/dev/shm", left[1]).unlink()
+        forget_name(error)
         raise LoaderError(
             f"no {count:,} bytes of shared memory for a batch ({error}): {limits()}; lower "
             "workers, prefetch or batch_size, or raise the limit (docker run --shm-size, ulimit -n)"
         ) from error
     return torch.empty(0, dtype=torch.uint8).set_(storage)  # type: ignore[call-overload]
+
+
+def forget_name(error: Exception) -> None:
+    """Remove what torch leaves behind in /dev/shm where it found too little: all that was free."""
+    left = re.search(r"</(torch_\w+)>", str(error))
+    if left is not None:
+        with contextlib.suppress(OSError):
+            Path("/dev/shm", left[1]).unlink()
 
 
 def shared_copy(t: Tensor) -> Tensor:

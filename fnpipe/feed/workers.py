@@ -21,7 +21,7 @@ from fnpipe.feed.failures import Failure
 from fnpipe.feed.job import Job
 from fnpipe.feed.parcels import Left, Parcels, Sent
 from fnpipe.feed.ranks import Share
-from fnpipe.feed.slab import Slab, limits
+from fnpipe.feed.slab import Slab, forget_name, limits
 from fnpipe.packing import Packed
 from fnpipe.types import ArgumentError, LoaderError
 
@@ -58,7 +58,6 @@ class Workers:
         timeout: float,
     ) -> None:
         self.job, self.count, self.timeout, self.device = job, count, timeout, device
-        self.board = Board(count)
         self._addresses = Addresses(job.epochs, ahead)
         # What workers make lies in locked pages anyway, without a thread that copies it there.
         pin = device.type == "cuda" and not count
@@ -69,18 +68,41 @@ class Workers:
                 "timeout": timeout / ceil(timeout / POLL), "multiprocessing_context": start_method,
             }  # fmt: skip
         self._places = prefetch + 1  # one more may be on its way to the device
-        self._parcels = Parcels(job, self.board, on_error)
+        self._on_error = on_error
+        self._next = Address(0, 0)
+        self._taken = 0
+        self._be_alone()
+
+    def _be_alone(self) -> None:
+        """Without workers, and without memory that any of them sees."""
+        self.board = Board(self.count)
+        self._parcels = Parcels(self.job, self.board, self._on_error)
         self._loader: DataLoader[Any] | None = None
         self._stream: Iterator[Any] | None = None
         self._processes: set[Any] = set()
-        self._next = Address(0, 0)
-        self._taken = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        shared = ("board", "_parcels", "_loader", "_stream", "_processes")
+        return {name: given for name, given in vars(self).items() if name not in shared}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._be_alone()
 
     def begin(self, epoch: int, step: int, share: Share) -> None:
         """Go on at an address. Where that is the next one anyway, nothing is made anew."""
+        if any(process.exitcode == 0 for process in self._processes):
+            self.close(kill=True)  # a notebook's interrupt goes to the whole group, and ends them
         if self._stream is not None and self._next[:3] == (epoch, step, share):
             if self._addresses.ahead or step > 0:
                 return
+        try:
+            self._anew(epoch, step, share)
+        except BaseException:  # an interrupt: what has begun in part would give others' batches
+            self.close(kill=True)
+            raise
+
+    def _anew(self, epoch: int, step: int, share: Share) -> None:
         # Workers pass over what is still asked for by the stream before: none of it is wanted.
         self._next = Address(epoch, step, share, self._next.stream + 1)
         self._addresses.start, self._taken = self._next, 0
@@ -117,21 +139,15 @@ class Workers:
         others = set(multiprocessing.active_children())
         try:
             stream = self._stream = iter(self._loader)
-        except OSError as error:
-            for process in set(multiprocessing.active_children()) - others:
-                process.kill()
-                process.join()
-            self.close()
+        except (RuntimeError, OSError) as error:  # by "spawn" an index goes to shared memory first
+            forget_name(error)
             told = f"{self.count} workers cannot be started ({error}): {limits()}"
             raise LoaderError(told) from error
-        self._processes = set(multiprocessing.active_children()) - others
+        finally:
+            self._processes = set(multiprocessing.active_children()) - others
         if self.count:
             _started.add(self)
-        # Torch would raise for a dead worker anywhere in the consumer's code, which may be
-        # validating meanwhile. Here the error waits for its batch; take() looks after them.
-        if getattr(stream, "_worker_pids_set", False):
-            signal_handling._remove_worker_pids(id(stream))  # pyright: ignore
-            stream._worker_pids_set = False  # type: ignore[attr-defined]
+        _unwatch(stream)
         if slab is not None and on_gpu:
             with torch.cuda.device(self.device.index):
                 slab.lock_pages()
@@ -151,24 +167,26 @@ class Workers:
                 f"epoch {self._next.epoch} was left at step {self._next.step}: its workers were "
                 "closed, or are those of the process that this one was forked from; iterate anew"
             )
-        end = monotonic_ns() + self.timeout * 1e9
         try:
-            taken = self._poll()
-            while taken is None:
-                if monotonic_ns() > end:
-                    raise TimeoutError(f"no batch came within {self.timeout:g} s")
-                taken = self._poll()
-        except (RuntimeError, OSError) as error:
-            told = self._explain(error)
-            self.close(kill=True)
-            raise LoaderError(told) from error
+            taken = self._wait()
+            self._taken += 1
+            epoch, step = self.job.epochs.following(self._next.epoch, self._next.step)
+            self._next = self._next._replace(epoch=epoch, step=step)
         except BaseException:
             self.close(kill=True)
             raise
-        self._taken += 1
-        epoch, step = self.job.epochs.following(self._next.epoch, self._next.step)
-        self._next = self._next._replace(epoch=epoch, step=step)
         return self._find(taken) if isinstance(taken, Left) else taken
+
+    def _wait(self) -> Sent | Left | Failure:
+        try:
+            # Looks are counted: a clock goes on while Ctrl-Z, or a cluster, has stopped all.
+            for _ in range(ceil(self.timeout / POLL)):
+                taken = self._poll()
+                if taken is not None:
+                    return taken
+            raise TimeoutError(f"no batch came within {self.timeout:g} s")
+        except (RuntimeError, OSError) as error:
+            raise LoaderError(self._explain(error)) from error
 
     def _find(self, left: Left) -> Sent:
         """A parcel that lies in the slab; on the host a copy of it, since batches are kept."""
@@ -213,15 +231,16 @@ class Workers:
     def close(self, *, kill: bool = False) -> None:
         """End all workers and forget what they made. Harmless when there are none."""
         stream, self._stream, self._loader = self._stream, None, None
+        killed, self._processes = self._processes if kill else set(), set()
         self.board.lines[-1]["stream"] = -1
-        for process in self._processes if kill else ():
+        _unwatch(stream)
+        for process in killed:
             process.kill()
-        if hasattr(stream, "_shutdown_workers"):
+        if killed or hasattr(stream, "_shutdown_workers"):
             # A process that was killed while it held a queue's lock would keep torch waiting.
-            end = Thread(target=stream._shutdown_workers, daemon=True)  # type: ignore[union-attr]
+            end = Thread(target=_end, args=(stream, killed), daemon=True)
             end.start()
             end.join(GRACE if kill else None)
-        self._processes = set()
         if self._parcels.slab is not None:
             self._parcels.slab.clear()
             self._parcels.slab = None
@@ -232,9 +251,7 @@ class Workers:
         if self._stream is not None:  # else torch, and Python at its exit, would end them here
             self._stream._shutdown = True  # type: ignore[attr-defined]
             multiprocessing.process._children -= self._processes  # pyright: ignore
-        self._stream, self._loader, self._processes = None, None, set()
-        self.board = Board(self.count)
-        self._parcels = Parcels(self.job, self.board, self._parcels.on_error)
+        self._be_alone()
 
     def _explain(self, error: Exception) -> str:
         """An error of torch's DataLoader, with who was at what: the dead, or who was due."""
@@ -280,6 +297,23 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_all)
 
 
+def _unwatch(stream: Any) -> None:
+    """Torch would raise for a dead worker anywhere in the consumer's code, which may be validating.
+
+    Here the error waits for its batch: take() looks after them.
+    """
+    if getattr(stream, "_worker_pids_set", False):
+        signal_handling._remove_worker_pids(id(stream))  # pyright: ignore
+        stream._worker_pids_set = False
+
+
+def _end(stream: Any, killed: set[Any]) -> None:
+    if hasattr(stream, "_shutdown_workers"):
+        stream._shutdown_workers()
+    for process in killed:
+        process.join()
+
+
 def _end_with_loader(_: int) -> None:
     """End this worker with the loader's process, however that ends.
 
@@ -299,7 +333,7 @@ def _end_with_loader(_: int) -> None:
 def _cause(code: int | None) -> str:
     """An exit code in words."""
     if code is None or code >= 0:
-        return f"exit code {code}"
+        return f"exit code {code}{': interrupted?' * (code == 0)}"
     name = signal.Signals(-code).name
     hints = {"SIGKILL": ": out of memory?", "SIGBUS": ": /dev/shm full?"}
     return f"{name}{hints.get(name, '')}"

@@ -55,6 +55,15 @@ def test_verifying_finds_a_pixel_that_changed(write_photos, make_pool):
     made.rebuild().verify()
 
 
+def test_a_full_disk_is_told_of_with_its_file(write_photos, make_pool):
+    """Pools lie in more than one place: in /dev/shm, and in folders."""
+    file = make_pool(write_photos(1)).file
+    full = os.open("/dev/full", os.O_WRONLY)
+    with pytest.raises(OSError, match=rf"No space left on device: '{file.path}'"):
+        pool_file.write(full, file, file.rows[0], file.entry(0))
+    os.close(full)
+
+
 def test_ten_thousand_entries_open_in_an_instant(write_photos, make_pool, monkeypatch):
     one, count = write_photos(1), 10_000
     packed = one.read_packed(0)

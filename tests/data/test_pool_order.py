@@ -1,5 +1,7 @@
 """Orders: options, limits, room and folders are looked at before anything is allocated."""
 
+import pwd
+
 import pytest
 import torch
 
@@ -90,3 +92,19 @@ def test_a_folder_that_cannot_be_made_is_told_of(write_photos, tmp_path):
     assert str(caught.value) == (
         f"no folder for pools at {where} ([Errno 20] Not a directory: '{where}'); pass folder="
     )
+
+
+def test_a_folder_may_be_named_from_home_on(write_photos, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    data = write_photos(2)
+    made = pool_module.pool(data, "disk", folder="~/pools", workers=0)
+    assert made.file.path.parent == tmp_path / "home" / "pools"
+    monkeypatch.delenv("HOME")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)
+    with pytest.raises(
+        ArgumentError, match=r"no folder for pools at ~/\.cache/fnpipe/pools \(.*ho"
+    ):
+        pool_module.pool(data, "disk", workers=0)
+    assert not (tmp_path / "~").exists()

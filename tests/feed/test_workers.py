@@ -21,7 +21,7 @@ from torch import Tensor
 
 import fnpipe as fp
 from fnpipe.data.dataset import Dataset
-from fnpipe.feed import slab
+from fnpipe.feed import slab, workers
 from fnpipe.feed.addresses import Address
 from fnpipe.types import DataError, LoaderError
 
@@ -237,6 +237,26 @@ def stop_early(data: Dataset) -> None:
         break
 
 
+def stopped(data: Dataset, folder: Path) -> None:
+    workers.POLL = 0.25
+    loader = load(data, pipeline=fp.pipe(fp.resize(8), sleepy(0.5)), batch_size=5, timeout=4.0)
+    for _ in range(6):
+        for _ in loader:
+            (folder / "going").touch()
+
+
+def test_a_run_that_was_stopped_longer_than_the_timeout_goes_on(data: Dataset, tmp_path: Path):
+    """By Ctrl-Z, or by a cluster for a more urgent one."""
+    ran = Outcome(stopped, data, tmp_path, folder=tmp_path)
+    wait_for(tmp_path / "going")
+    assert ran.process.pid is not None
+    time.sleep(0.7)
+    os.killpg(ran.process.pid, signal.SIGSTOP)
+    time.sleep(4.5)
+    os.killpg(ran.process.pid, signal.SIGCONT)
+    assert ran.finish() == (0, "")
+
+
 def test_a_consumer_may_stop_early_and_end(data: Dataset, tmp_path: Path):
     assert Outcome(stop_early, data, folder=tmp_path).finish() == (0, "")
 
@@ -280,6 +300,23 @@ def test_case_108_too_little_shared_memory_is_named(data: Dataset, tmp_path: Pat
     assert "--shm-size" in errors
     for pid in re.findall(r"</torch_(\d+)_", errors):
         assert [*Path("/dev/shm").glob(f"torch_{pid}_*")] == []
+
+
+def large_index(data: Dataset, limit: int) -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    many = data.subset(torch.arange(10).repeat(10_000))
+    next(iter(load(many, start_method="spawn")))
+
+
+def test_an_index_that_is_too_large_for_shared_memory_is_told_of(data: Dataset, tmp_path: Path):
+    """64 MB are all that Docker gives, and the outlines of COCO take more."""
+    ran = Outcome(large_index, data, 200_000, folder=tmp_path)
+    code, errors = ran.finish()
+    assert code == 1
+    assert "LoaderError: 2 workers cannot be started (unable to " in errors
+    assert "/dev/shm has" in errors
+    assert [*Path("/dev/shm").glob(f"torch_{ran.process.pid}_*")] == []
 
 
 def test_without_workers_no_shared_memory_is_wanted(data: Dataset, monkeypatch: pytest.MonkeyPatch):
