@@ -24,7 +24,7 @@ from fnpipe.data.build import (
 )
 from fnpipe.data.dataset import Dataset
 from fnpipe.data.decode import PIXEL_LIMIT
-from fnpipe.data.pairs import leads_out
+from fnpipe.data.pairs import leads_out, with_slashes
 from fnpipe.data.rle import decode_rle
 from fnpipe.ops.points import check_keypoint_flip
 from fnpipe.ops.trace import trace_mask
@@ -84,7 +84,7 @@ def read_coco(
     looks: dict[str, Any] = {"scan": scan, "unreadable": unreadable, "pixel_limit": pixel_limit}
     with naming(source):
         document = _load(source)
-        files = [_file_name(photo, stay_inside) for photo in document["images"]]
+        files = [_file_name(photo, root, stay_inside) for photo in document["images"]]
         photos = _check_photos(document["images"], files, root, notes, **looks)
         kinds = _kinds(document["categories"])
         listed = {photo["id"] for photo in document["images"]}
@@ -133,10 +133,11 @@ def _load(source: Path) -> Json:
     return document
 
 
-def _file_name(photo: Json, stay_inside: bool) -> str:
+def _file_name(photo: Json, root: Path, stay_inside: bool) -> str:
     name = photo.get("file_name")
     if not isinstance(name, str):
         raise DataError(f"image {photo.get('id')}: no 'file_name' that is text")
+    name = with_slashes(root, name)
     if stay_inside and leads_out(name):
         raise DataError(
             f"image {photo['id']}: file_name {name!r} leads out of the image folder; "

@@ -236,6 +236,16 @@ def test_names_are_literal_and_may_lead_out_where_allowed(
     assert load_coco(images=outside, stay_inside=False).path(0) == tmp_path / "a.png"
 
 
+def test_windows_names_its_folders_with_backslashes(load_coco, save_photo, tmp_path: Path):
+    save_photo(tmp_path / "x" / "b.png", 8, 8)
+    named = [{"id": 1, "file_name": "x\\b.png"}]
+    assert load_coco(images=named).path(0) == tmp_path / "x" / "b.png"
+    save_photo(tmp_path / "x\\b.png", 8, 8)  # a name may have one
+    assert load_coco(images=named).path(0) == tmp_path / "x\\b.png"
+    with pytest.raises(DataError, match=re.escape("image 1: file_name '../a.png' leads out")):
+        load_coco(images=[{"id": 1, "file_name": "..\\a.png"}])
+
+
 @pytest.mark.parametrize(
     ("task", "annotation", "message"),
     [

@@ -263,6 +263,47 @@ def test_a_split_may_be_a_text_file_or_a_list(tmp_path: Path, save_photo: Callab
     assert names(read_yolo(tmp_path / "data.yaml")) == names(data)
 
 
+def test_a_split_that_leads_out_of_its_folder_in_vain_lies_in_it(tmp_path: Path, save_photo):
+    """Roboflow's exports say ``../train/images`` beside the folder ``train``."""
+    save_photo(tmp_path / "export" / "train" / "images" / "a.png", 8, 8)
+    (tmp_path / "export" / "train" / "labels").mkdir()
+    (tmp_path / "export" / "train" / "labels" / "a.txt").write_text(BOX)
+    source = tmp_path / "export" / "data.yaml"
+    source.write_text("train: ../train/images\nval: [../train/images]\nnc: 1\nnames: ['cat']\n")
+    assert names(read_yolo(source)) == names(read_yolo(source, split="val"))
+    assert names(read_yolo(source)) == ["train/images/a.png"]
+    save_photo(tmp_path / "train" / "images" / "b.png", 8, 8)
+    (tmp_path / "train" / "labels").mkdir()
+    (tmp_path / "train" / "labels" / "b.txt").write_text(BOX)
+    assert read_yolo(source).path(0) == tmp_path / "train" / "images" / "b.png"
+    source.write_text("train: ../test/images\nnames: ['cat']\n")
+    with pytest.raises(DataError, match=f"no folder or file {tmp_path}/test/images; pass root="):
+        read_yolo(source)
+
+
+def test_windows_names_its_folders_with_backslashes(tmp_path: Path, save_photo):
+    save_photo(tmp_path / "images" / "train" / "a.png", 8, 8)
+    save_photo(tmp_path / "images" / "train" / "b\\c.png", 8, 8)
+    (tmp_path / "labels" / "train").mkdir(parents=True)
+    (tmp_path / "labels" / "train" / "a.txt").write_text(BOX)
+    listed = ".\\images\\train\\a.png\r\nimages/train/b\\c.png\r\n"
+    (tmp_path / "list.txt").write_text(listed, newline="")
+    (tmp_path / "data.yaml").write_text("names: [cat]\ntrain: images\\train\nval: list.txt\n")
+    data = read_yolo(tmp_path / "data.yaml", split="val")
+    assert names(data) == ["images/train/a.png", "images/train/b\\c.png"]
+    assert names(read_yolo(tmp_path / "data.yaml")) == names(data)
+    assert len(data.targets) == 1
+
+
+def test_a_list_of_photos_that_are_not_there_is_told_of(tmp_path: Path):
+    (tmp_path / "list.txt").write_text("data/obj_train_data/a.jpg\ndata/obj_train_data/b.jpg\n")
+    (tmp_path / "data.yaml").write_text("names: [cat]\ntrain: list.txt\n")
+    with pytest.raises(
+        DataError, match=rf"none of 2 photos is there; the first would be {tmp_path}/data/obj_"
+    ):
+        read_yolo(tmp_path / "data.yaml")
+
+
 def test_photos_beyond_the_root_keep_their_whole_path(tmp_path: Path, save_photo):
     photo = save_photo(tmp_path / "far" / "images" / "a.png", 8, 8)
     (tmp_path / "far" / "labels").mkdir()
