@@ -81,7 +81,7 @@ def suspicions(data: Dataset) -> list[str]:
 def run_check(options: argparse.Namespace) -> int:
     """0 where nothing is wrong, 1 where something is."""
     scan = "header" if options.quick else "decode"
-    found = findings(read(options, rows="drop", scan=scan))
+    found = findings(read(options, rows=options.rows or "drop", scan=scan))
     problems, notes = found["problems"], found["notes"]
     if options.json:
         print_json(found)

@@ -53,9 +53,9 @@ class Notes:
             self.refuse(error)
 
     def refuse(self, error: DataError) -> None:
-        """Raise ``error``, or add it to the report where rows are to be dropped."""
+        """Raise ``error`` with a way on, or add it to the report where rows are to be dropped."""
         if not self.tolerant:
-            raise error
+            raise DataError(f'{error}; rows="drop" (--rows drop) reports it and goes on') from error
         self.add("row refused", str(error))
 
     def report(self) -> Report:

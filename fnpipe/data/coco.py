@@ -93,7 +93,8 @@ def read_coco(
         rest = photos, list(kinds), task, k
         if notes.tolerant:
             instances = [i for i in instances if _is_sound(notes, _collect, [i], *rest)]
-        targets = _collect(instances, *rest)
+        with notes.refusals():
+            targets = _collect(instances, *rest)
     flip = _flip_by_name(kinds.values()) if keypoint_flip is None else tuple(keypoint_flip)
     if k and keypoint_flip is not None:
         check_keypoint_flip(flip, k)
