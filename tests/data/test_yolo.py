@@ -77,6 +77,14 @@ def test_case_15_suffixes_of_any_case_in_the_order_of_names(tmp_path: Path, save
     assert data.offsets.tolist() == [0, 1, 1, 1, 1]
 
 
+def test_photos_of_telephones_that_cannot_be_read_are_told_of(load_yolo, tmp_path: Path):
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "IMG_1.HEIC").write_bytes(b"\0\0\0\x24ftypheic\0\0\0\0")
+    report = load_yolo(BOX).report
+    assert report.counts == {"photo dropped": 1}
+    assert report.lines[-1].endswith("IMG_1.HEIC: HEIC, which is not read; save it as JPEG")
+
+
 def test_case_13_labels_of_photos_with_any_name(tmp_path: Path, save_photo):
     for name in ("写真 é.jpg", "写真 e\u0301.jpg"):
         save_photo(tmp_path / "données" / "집 1" / "images" / name, 8, 8)
