@@ -7,6 +7,7 @@ of three points or more ("segment"); ``x y w h`` and K keypoints of D numbers ("
 
 import math
 import os
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +22,7 @@ from fnpipe.data.build import (
     build,
     check_choice,
     collect,
+    collector_paused,
     naming,
     scan_photos,
 )
@@ -163,11 +165,12 @@ def _assemble(
     photos = [photo for photo, _ in pairs]
     found = scan_photos(photos, notes, scan=scan, unreadable=unreadable, pixel_limit=pixel_limit)
     kept = [(pair, size) for pair, size in zip(pairs, found, strict=True) if size is not None]
-    rows = [
-        row
-        for owner, ((_, label), _) in enumerate(kept)
-        for row in _rows(label, owner, rules, notes)
-    ]
+    with collector_paused():
+        rows = [
+            row
+            for owner, ((_, label), _) in enumerate(kept)
+            for row in _rows(label, owner, rules, notes)
+        ]
     sizes = torch.tensor([size for _, size in kept], dtype=torch.float64).reshape(-1, 2)
     labels = {id: label for label, id in enumerate(rules.classes)}
     targets = collect(
@@ -297,7 +300,7 @@ def _row(values: Numbers, owner: int, place: str, rules: Rules) -> Row | None:
         x0, y0, x1, y1 = row.box
         corners = (x0, y0, x1, y0, x1, y1, x0, y1)
         return row._replace(polygon=corners) if rules.box_rows == "rectangle" else None
-    return row._replace(polygon=positions)
+    return row._replace(polygon=array("d", positions))  # a quarter of a tuple's bytes
 
 
 def _check_columns(columns: int, rules: Rules) -> None:
