@@ -50,13 +50,10 @@ class Notes:
         try:
             yield
         except DataError as error:
-            self.refuse(error)
-
-    def refuse(self, error: DataError) -> None:
-        """Raise ``error`` with a way on, or add it to the report where rows are to be dropped."""
-        if not self.tolerant:
-            raise DataError(f'{error}; rows="drop" (--rows drop) reports it and goes on') from error
-        self.add("row refused", str(error))
+            if not self.tolerant:
+                way = 'rows="drop" (--rows drop) reports it and goes on'
+                raise DataError(f"{error}; {way}") from error
+            self.add("row refused", str(error))
 
     def report(self) -> Report:
         return Report(counts=dict(self.counts), lines=tuple(self.lines))

@@ -2,11 +2,11 @@
 
 import math
 import re
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
@@ -87,14 +87,13 @@ def read_coco(
         kinds = find_categories(document["categories"])
         listed = number(document["images"])
         keep = partial(_keep, listed=listed, photos=photos, crowd=crowd, notes=notes)
-        instances = [i for i in document["annotations"] if _is_sound(notes, _read, i, keep)]
+        instances = [*filter(None, _each(document["annotations"], keep, notes))]
         _check_orphans(document["annotations"], notes)
         k = _keypoint_count(kinds.values(), instances) if task == "pose" else 0
-        rest = photos, list(kinds), task, k
-        if notes.tolerant:
-            instances = [i for i in instances if _is_sound(notes, _collect, [i], *rest)]
-        with notes.refusals():
-            targets = _collect(instances, *rest)
+        places = {id: (row, size) for row, (id, (_, size)) in enumerate(photos.items())}
+        labels = {id: label for label, id in enumerate(kinds)}
+        read = partial(_row, labels=labels, places=places, task=task, k=k)
+        found = [*_each(instances, read, notes)]
     flip = _flip_by_name(kinds.values()) if keypoint_flip is None else tuple(keypoint_flip)
     if k and keypoint_flip is not None:
         check_keypoint_flip(flip, k)
@@ -102,9 +101,9 @@ def read_coco(
         root,
         [file for file, _ in photos.values()],
         [size for _, size in photos.values()],
-        targets,
+        _collect(found, task, k),
         notes,
-        lambda row: f"{source}: annotation {instances[row].get('id')}",
+        lambda row: f"{source}: annotation {found[row].id}",
         image_ids=torch.tensor([listed[id] for id in photos], dtype=torch.int64),
         names=tuple(str(kind.get("name", id)) for id, kind in kinds.items()),
         categories=tuple(kinds),
@@ -114,8 +113,35 @@ def read_coco(
     )
 
 
-def _keep(instance: Json, listed: dict[Id, int], photos: Photos, crowd: str, notes: Notes) -> bool:
-    """Whether an annotation belongs to a photo that is there and is wanted; notes why not."""
+class Row(NamedTuple):
+    """An instance in pixels, uncut: its id in the file, and as much as the task wants."""
+
+    id: Any
+    owner: int
+    label: int
+    box: Numbers
+    ignore: bool
+    outline: list[Numbers]
+    pose: Numbers
+    quad: Numbers
+
+
+def _each(instances: list[Json], read: Callable[[Json], T], notes: Notes) -> Iterator[T]:
+    """What ``read`` makes of annotations, without those that it refuses: an error names the id."""
+    for instance in instances:
+        try:  # a with statement would be a third of the time
+            made = read(instance)
+        except FAULTS as error:
+            with notes.refusals(), naming(f"annotation {instance.get('id')}"):
+                raise error
+        else:
+            yield made
+
+
+def _keep(
+    instance: Json, listed: dict[Id, int], photos: Photos, crowd: str, notes: Notes
+) -> Json | None:
+    """An annotation of a photo that is there, if it is wanted; notes why not."""
     photo, name = instance["image_id"], f"annotation {instance.get('id')}"
     if not isinstance(photo, Hashable):
         raise ValueError(f"image_id {photo!r:.80}; wanted an integer or text")
@@ -126,8 +152,8 @@ def _keep(instance: Json, listed: dict[Id, int], photos: Photos, crowd: str, not
     elif crowd == "drop" and _is_crowd(instance):
         notes.add("crowd dropped", name)
     else:
-        return True
-    return False
+        return instance
+    return None
 
 
 def _check_orphans(instances: list[Json], notes: Notes) -> None:
@@ -139,48 +165,38 @@ def _check_orphans(instances: list[Json], notes: Notes) -> None:
         )
 
 
-def _collect(
-    instances: list[Json], photos: Photos, categories: list[int], task: str, k: int
-) -> Targets:
-    """One row an annotation, in pixels, uncut."""
-    rows = {photo: row for row, photo in enumerate(photos)}
-    labels = {id: label for label, id in enumerate(categories)}
-
-    def each(read: Callable[[Json], T]) -> list[T]:
-        return [_read(instance, read) for instance in instances]
-
-    def sized(read: Callable[[Json, tuple[int, int]], T]) -> list[T]:
-        return each(lambda instance: read(instance, photos[instance["image_id"]][1]))
-
-    return collect(
-        each(lambda instance: rows[instance["image_id"]]),
-        each(lambda instance: _label(instance, labels)),
-        scale=torch.ones(len(instances), 2, dtype=torch.float64),
-        boxes=sized(_box),
-        ignore=each(_is_crowd),
-        outlines=sized(_outline) if task == "segment" else None,
-        poses=each(lambda instance: _pose(instance, k)) if task == "pose" else None,
-        keypoints=k,
-        quads=sized(_corners) if task == "obb" else None,
+def _row(
+    instance: Json,
+    labels: dict[int, int],
+    places: dict[Id, tuple[int, tuple[int, int]]],
+    task: str,
+    k: int,
+) -> Row:
+    owner, size = places[instance["image_id"]]
+    return Row(
+        instance.get("id"),
+        owner,
+        _label(instance, labels),
+        _box(instance, size),
+        _is_crowd(instance),
+        _outline(instance, size) if task == "segment" else [],
+        _pose(instance, k) if task == "pose" else (),
+        _corners(instance, size) if task == "obb" else (),
     )
 
 
-def _read(instance: Json, read: Callable[[Json], T]) -> T:
-    """``read`` of an annotation, whose id an error names."""
-    try:
-        return read(instance)
-    except FAULTS as error:
-        with naming(f"annotation {instance.get('id')}"):
-            raise error
-
-
-def _is_sound(notes: Notes, read: Callable[..., Any], *arguments: Any) -> bool:
-    """Whether ``read`` makes anything of its arguments; an error is noted where it may be."""
-    try:  # a with statement would be a third of the time of all checks
-        return bool(read(*arguments))
-    except DataError as error:
-        notes.refuse(error)
-    return False
+def _collect(rows: list[Row], task: str, k: int) -> Targets:
+    return collect(
+        [row.owner for row in rows],
+        [row.label for row in rows],
+        scale=torch.ones(len(rows), 2, dtype=torch.float64),
+        boxes=[row.box for row in rows],
+        ignore=[row.ignore for row in rows],
+        outlines=[row.outline for row in rows] if task == "segment" else None,
+        poses=[row.pose for row in rows] if task == "pose" else None,
+        keypoints=k,
+        quads=[row.quad for row in rows] if task == "obb" else None,
+    )
 
 
 def _is_crowd(instance: Json) -> bool:
