@@ -186,13 +186,13 @@ def _table(rows: Sequence[Numbers], *shape: int) -> Float64[Tensor, "..."]:
 
 def _join(outlines: Sequence[Sequence[Numbers]], scale: Float64[Tensor, "n 2"]) -> Rings:
     rings = [*chain.from_iterable(outlines)]
-    numbers = np.fromiter(chain.from_iterable(rings), dtype=np.float64)
+    numbers = np.fromiter(chain.from_iterable(rings), np.float64, count=sum(map(len, rings)))
     points = torch.from_numpy(numbers.reshape(-1, 2))
     ring_offsets = torch.tensor([0, *accumulate(len(ring) // 2 for ring in rings)])
     instance_offsets = torch.tensor([0, *accumulate(map(len, outlines))])
     counts = ring_offsets[instance_offsets].diff()
     return Rings(
-        points=(points * scale.repeat_interleave(counts, 0)).float(),
+        points=points.mul_(scale.repeat_interleave(counts, 0)).float(),
         ring_offsets=ring_offsets,
         instance_offsets=instance_offsets,
     )

@@ -121,7 +121,7 @@ class Row(NamedTuple):
     label: int
     box: Numbers
     ignore: bool
-    outline: list[Numbers]
+    outline: Sequence[Numbers]
     pose: Numbers
     quad: Numbers
 
@@ -179,7 +179,7 @@ def _row(
         _label(instance, labels),
         _box(instance, size),
         _is_crowd(instance),
-        _outline(instance, size) if task == "segment" else [],
+        _outline(instance, size) if task == "segment" else (),
         _pose(instance, k) if task == "pose" else (),
         _corners(instance, size) if task == "obb" else (),
     )
