@@ -54,11 +54,19 @@ def findings(data: Dataset) -> dict[str, Any]:
         "photos": len(data),
         "photos_without_instances": int((instances == 0).sum()),
         "instances": len(data.targets),
-        "classes": dict(zip(data.names, per_class, strict=True)),
+        "classes": dict(zip(_distinct(data), per_class, strict=True)),
         "problems": problems,
         "notes": {kind: n for kind, n in counts.items() if kind in NOTES},
         "lines": [*data.report.lines, *(f"unlikely: {what}" for what in unlikely)],
     }
+
+
+def _distinct(data: Dataset) -> list[str]:
+    """The classes' names, of those that several have with the id in the file."""
+    return [
+        f"{name} ({id})" if data.names.count(name) > 1 else name
+        for name, id in zip(data.names, data.categories, strict=True)
+    ]
 
 
 def suspicions(data: Dataset) -> list[str]:

@@ -42,6 +42,8 @@ from fnpipe.types import ArgumentError, DataError
 
 
 TASKS = ("detect", "segment", "pose", "obb")
+SPLITS = ("train", "val", "validation", "valid", "test", "minival")
+"""Keys that data sets have."""
 FAR = 10.0
 """Sides of a photo. A fraction beyond is a position in pixels."""
 
@@ -89,7 +91,7 @@ def read_yolo(
         base = Path(os.path.abspath(source.parent / str(config.get("path") or "")))
         base = base if root is None else Path(os.path.abspath(root))
         if not config.get(split):
-            there = [name for name in ("train", "val", "test") if config.get(name)]
+            there = [name for name in SPLITS if config.get(name)]
             raise DataError(f"no split {split!r}; there are {', '.join(there) or 'none'}")
         classes, shape = _classes(config), _keypoint_shape(config)
         photos = [*find_photos(config[split], base)]

@@ -100,6 +100,18 @@ def test_labels_may_lie_in_a_folder_of_another_name(yolo, capsys):
     assert found["instances"] == 2
 
 
+def test_check_tells_classes_of_one_name_apart(coco, capsys):
+    """Roboflow's first category has the name of the project, as its only class may have."""
+    file = Path(coco[1])
+    document = json.loads(file.read_text())
+    document["categories"] = [{"id": 0, "name": "leaf"}, {"id": 7, "name": "leaf"}]
+    file.write_text(json.dumps(document))
+    assert said(capsys, "check", *coco).startswith(
+        "4 photos, 0 of them without instances; 4 instances of 1 classes, out of 2\n"
+    )
+    assert told(capsys, "check", *coco)["classes"] == {"leaf (0)": 0, "leaf (7)": 4}
+
+
 def test_check_of_a_sound_data_set_is_0(coco, capsys):
     printed = said(capsys, "check", *coco)
     assert printed.splitlines()[0] == (

@@ -335,6 +335,12 @@ def test_links_in_a_circle_end(tmp_path: Path, save_photo):
     assert len(read_yolo_folders(tmp_path / "linked", tmp_path / "labels", ["cat"]).targets) == 1
 
 
+def test_a_split_that_is_not_there_is_told_of_with_those_that_are(load_yolo):
+    with pytest.raises(DataError, match=r"no split 'val'; there are train, validation$"):
+        load_yolo(BOX, config={"validation": "images"}, split="val")
+    assert len(load_yolo(BOX, config={"validation": "images"}, split="validation")) == 1
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
