@@ -66,7 +66,9 @@ def read_yolo(
 
     A split is a folder, searched with its subfolders in the order of names; a text file with one
     photo a line, in its order; or a list of these. Folders and text files are relative to ``root``
-    (by default ``path``, relative to the yaml file), lines of a text file to its folder.
+    (by default ``path``, relative to the yaml file), lines of a text file to its folder. What is
+    not there by a name with ``../`` before it is looked for without; backslashes part folders where
+    no file is called so.
     In a photo's path, the last part that is ``images`` becomes ``labels``, and the last suffix
     ``.txt``; with ``labels="images"``, or without such a part, the text lies beside the photo.
 
