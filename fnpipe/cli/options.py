@@ -86,6 +86,11 @@ def add_source(command: argparse.ArgumentParser) -> None:
         choices=TASKS,
         help="which targets to read (default: detect; of --dota: obb)",
     )
+    command.add_argument(
+        "--rows",
+        choices=("raise", "drop"),
+        help="what to do about a row that cannot be understood (default: raise; of check: drop)",
+    )
 
 
 def parse_source(arguments: list[str]) -> argparse.Namespace:
@@ -99,7 +104,7 @@ def source_arguments(options: argparse.Namespace) -> list[str]:
     """The reverse of :func:`parse_source`."""
     named = {
         n: getattr(options, n)
-        for n in ("coco", "yolo", "dota", "images", "root", "split", "labels", "task")
+        for n in ("coco", "yolo", "dota", "images", "root", "split", "labels", "task", "rows")
     }
     return [a for n, given in named.items() if given is not None for a in (f"--{n}", str(given))]
 
@@ -127,6 +132,7 @@ def _read(options: argparse.Namespace, **how: Any) -> Dataset:
             raise ArgumentError(f"--{name} is not for --{kind}; leave it out")
     if "images" in USES[kind] and options.images is None:
         raise ArgumentError(f"--{kind} needs --images, the folder of its photos")
+    how.setdefault("rows", options.rows or "raise")
     if kind == "dota":
         if options.task not in (None, "obb"):
             raise ArgumentError(f"--dota has --task obb alone, got {options.task}")

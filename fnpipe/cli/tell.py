@@ -54,11 +54,19 @@ def findings(data: Dataset) -> dict[str, Any]:
         "photos": len(data),
         "photos_without_instances": int((instances == 0).sum()),
         "instances": len(data.targets),
-        "classes": dict(zip(data.names, per_class, strict=True)),
+        "classes": dict(zip(_distinct(data), per_class, strict=True)),
         "problems": problems,
         "notes": {kind: n for kind, n in counts.items() if kind in NOTES},
         "lines": [*data.report.lines, *(f"unlikely: {what}" for what in unlikely)],
     }
+
+
+def _distinct(data: Dataset) -> list[str]:
+    """The classes' names, of those that several have with the id in the file."""
+    return [
+        f"{name} ({id})" if data.names.count(name) > 1 else name
+        for name, id in zip(data.names, data.categories, strict=True)
+    ]
 
 
 def suspicions(data: Dataset) -> list[str]:
@@ -81,7 +89,7 @@ def suspicions(data: Dataset) -> list[str]:
 def run_check(options: argparse.Namespace) -> int:
     """0 where nothing is wrong, 1 where something is."""
     scan = "header" if options.quick else "decode"
-    found = findings(read(options, rows="drop", scan=scan))
+    found = findings(read(options, rows=options.rows or "drop", scan=scan))
     problems, notes = found["problems"], found["notes"]
     if options.json:
         print_json(found)

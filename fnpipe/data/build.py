@@ -1,5 +1,6 @@
 """From what a reader collected to a data set: photos scanned, rows made targets, faults counted."""
 
+import gc
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -51,7 +52,8 @@ class Notes:
             yield
         except DataError as error:
             if not self.tolerant:
-                raise
+                way = 'rows="drop" (--rows drop) reports it and goes on'
+                raise DataError(f"{error}; {way}") from error
             self.add("row refused", str(error))
 
     def report(self) -> Report:
@@ -69,6 +71,22 @@ def naming(what: object) -> Iterator[None]:
         raise
     except FAULTS as error:
         raise DataError(f"{what}: {error}") from error
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """Python's collector of cycles at rest inside.
+
+    It would walk the millions of objects of a large file over and over: a third of the time to read
+    860,000 annotations of COCO.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def check_choice(name: str, value: object, wanted: Sequence[str]) -> None:
@@ -169,13 +187,13 @@ def _table(rows: Sequence[Numbers], *shape: int) -> Float64[Tensor, "..."]:
 
 def _join(outlines: Sequence[Sequence[Numbers]], scale: Float64[Tensor, "n 2"]) -> Rings:
     rings = [*chain.from_iterable(outlines)]
-    numbers = np.fromiter(chain.from_iterable(rings), dtype=np.float64)
+    numbers = np.fromiter(chain.from_iterable(rings), np.float64, count=sum(map(len, rings)))
     points = torch.from_numpy(numbers.reshape(-1, 2))
     ring_offsets = torch.tensor([0, *accumulate(len(ring) // 2 for ring in rings)])
     instance_offsets = torch.tensor([0, *accumulate(map(len, outlines))])
     counts = ring_offsets[instance_offsets].diff()
     return Rings(
-        points=(points * scale.repeat_interleave(counts, 0)).float(),
+        points=points.mul_(scale.repeat_interleave(counts, 0)).float(),
         ring_offsets=ring_offsets,
         instance_offsets=instance_offsets,
     )

@@ -1,13 +1,12 @@
 """COCO's JSON: boxes, polygons, run-length masks, crowds, keypoints."""
 
-import json
 import math
 import re
-from collections.abc import Callable, Container, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
@@ -19,21 +18,18 @@ from fnpipe.data.build import (
     build,
     check_choice,
     collect,
+    collector_paused,
     naming,
-    scan_photos,
 )
+from fnpipe.data.coco_file import Id, Json, Photos, find_categories, find_photos, load, number
 from fnpipe.data.dataset import TASKS, Dataset
 from fnpipe.data.decode import PIXEL_LIMIT
-from fnpipe.data.pairs import leads_out
 from fnpipe.data.rle import decode_rle
 from fnpipe.ops.points import check_keypoint_flip
 from fnpipe.ops.trace import trace_mask
 from fnpipe.types import DataError, Targets
 
 
-Json = dict[str, Any]
-Photos = dict[int, tuple[str, tuple[int, int]]]
-"""File name, and width and height, by id."""
 T = TypeVar("T")
 
 
@@ -71,7 +67,10 @@ def read_coco(
     - ``keypoint_flip``: the keypoint that takes each one's place in a mirrored image; by default
       "left" and "right" change places in the keypoints' names, if they occur.
     - ``stay_inside``: raise where a file name leads out of ``images``, by ".." or as an absolute
-      path. Names are literal; links are followed.
+      path. Names are literal, but a backslash parts folders where no file is called so; links are
+      followed.
+
+    Where ids of photos are text, ``image_ids`` are their places in the file's list, from 0.
 
     Raises ``DataError``, which names the file and the entry, for what cannot be understood.
     """
@@ -80,19 +79,20 @@ def read_coco(
     source, root = as_path("annotations", annotations), as_path("images", images)
     notes = Notes(rows=rows)
     looks: dict[str, Any] = {"scan": scan, "unreadable": unreadable, "pixel_limit": pixel_limit}
-    with naming(source):
-        document = _load(source)
-        files = [_file_name(photo, stay_inside) for photo in document["images"]]
-        photos = _check_photos(document["images"], files, root, notes, **looks)
-        kinds = _kinds(document["categories"])
-        listed = {photo["id"] for photo in document["images"]}
+    with naming(source), collector_paused():
+        document = load(source)
+        photos = find_photos(document["images"], root, notes, stay_inside, **looks)
+        kinds = find_categories(document["categories"])
+        listed = number(document["images"])
         keep = partial(_keep, listed=listed, photos=photos, crowd=crowd, notes=notes)
-        instances = [i for i in document["annotations"] if _is_sound(notes, _read, i, keep)]
+        instances = [*filter(None, _each(document["annotations"], keep, notes))]
+        _check_orphans(document["annotations"], notes)
         k = _keypoint_count(kinds.values(), instances) if task == "pose" else 0
-        rest = photos, list(kinds), task, k
-        if notes.tolerant:
-            instances = [i for i in instances if _is_sound(notes, _collect, [i], *rest)]
-        targets = _collect(instances, *rest)
+        places = {id: (row, size) for row, (id, (_, size)) in enumerate(photos.items())}
+        labels = {id: label for label, id in enumerate(kinds)}
+        read = partial(_row, labels=labels, places=places, task=task, k=k)
+        del document["annotations"]
+        found = [*_each(_drain(instances), read, notes)]
     flip = _flip_by_name(kinds.values()) if keypoint_flip is None else tuple(keypoint_flip)
     if k and keypoint_flip is not None:
         check_keypoint_flip(flip, k)
@@ -100,10 +100,10 @@ def read_coco(
         root,
         [file for file, _ in photos.values()],
         [size for _, size in photos.values()],
-        targets,
+        _collect(found, task, k),
         notes,
-        lambda row: f"{source}: annotation {instances[row].get('id')}",
-        image_ids=torch.tensor([*photos], dtype=torch.int64),
+        lambda row: f"{source}: annotation {found[row].id}",
+        image_ids=torch.tensor([listed[id] for id in photos], dtype=torch.int64),
         names=tuple(str(kind.get("name", id)) for id, kind in kinds.items()),
         categories=tuple(kinds),
         keypoint_flip=flip if k else (),
@@ -112,143 +112,97 @@ def read_coco(
     )
 
 
-def _load(source: Path) -> Json:
-    try:
-        document = json.loads(source.read_bytes())
-    except OSError as error:
-        raise DataError(str(error.strerror)) from error
-    except ValueError as error:
-        raise DataError(f"not JSON ({error})") from error
-    wanted = ("images", "annotations", "categories")
-    if not isinstance(document, dict) or any(type(document.get(k)) is not list for k in wanted):
-        raise DataError(f"wanted an object with the lists {', '.join(wanted)}")
-    for kind in wanted:
-        other = next((entry for entry in document[kind] if type(entry) is not dict), None)
-        if other is not None:
-            raise DataError(f"{kind}: wanted objects, got {other!r:.80}")
-    if any("segments_info" in entry for entry in document["annotations"]):
-        raise DataError("panoptic annotations; wanted those of instances, an object each")
-    return document
+class Row(NamedTuple):
+    """An instance in pixels, uncut: its id in the file, and as much as the task wants."""
+
+    id: Any
+    owner: int
+    label: int
+    box: Numbers
+    ignore: bool
+    outline: Sequence[Numbers]
+    pose: Numbers
+    quad: Numbers
 
 
-def _file_name(photo: Json, stay_inside: bool) -> str:
-    name = photo.get("file_name")
-    if not isinstance(name, str):
-        raise DataError(f"image {photo.get('id')}: no 'file_name' that is text")
-    if stay_inside and leads_out(name):
-        raise DataError(
-            f"image {photo['id']}: file_name {name!r} leads out of the image folder; "
-            "pass stay_inside=False to allow it"
-        )
-    return name
+def _drain(instances: list[Json]) -> Iterator[Json]:
+    """Annotations from first to last, let go one by one: of COCO they take a gigabyte."""
+    instances.reverse()
+    while instances:
+        yield instances.pop()
 
 
-def _check_photos(
-    entries: list[Json], files: list[str], root: Path, notes: Notes, scan: str, **options: Any
-) -> Photos:
-    """The photos that can be read, by id, in the file's order."""
-    sizes = scan_photos([root / file for file in files], notes, scan=scan, **options)
-    photos: Photos = {}
-    ids: set[int] = set()
-    for photo, file, size in zip(entries, files, sizes, strict=True):
-        _check_id(photo["id"], ids, "image")
-        ids.add(photo["id"])
-        if size is None:
-            continue
-        said = photo.get("width", size[0]), photo.get("height", size[1])
-        if scan == "trust":
-            said = size = _said(photo)
-        if said != size:
-            notes.add(
-                "size differs", f"{root / file}: {size[0]} x {size[1]}, not {said[0]} x {said[1]}"
-            )
-        photos[photo["id"]] = file, size
-    return photos
+def _each(instances: Iterable[Json], read: Callable[[Json], T], notes: Notes) -> Iterator[T]:
+    """What ``read`` makes of annotations, without those that it refuses: an error names the id."""
+    for instance in instances:
+        try:  # a with statement would be a third of the time
+            made = read(instance)
+        except FAULTS as error:
+            with notes.refusals(), naming(f"annotation {instance.get('id')}"):
+                raise error
+        else:
+            yield made
 
 
-def _said(photo: Json) -> tuple[int, int]:
-    """Width and height as the file has them, to be trusted."""
-    width, height = sides = photo["width"], photo["height"]
-    if not all(isinstance(side, int | float) and side >= 1 and side == int(side) for side in sides):
-        raise DataError(
-            f"image {photo['id']}: wanted a width and a height in whole pixels, got {width!r} and "
-            f"{height!r}"
-        )
-    return int(width), int(height)
-
-
-def _check_id(id: object, others: Container[object], what: str) -> None:
-    if not (isinstance(id, int) and -(2**63) <= id < 2**63):
-        raise DataError(f"{what} {id!r}: wanted an integer id of 64 bits")
-    if id in others:
-        raise DataError(f"{what} {id}: two have this id")
-
-
-def _kinds(entries: list[Json]) -> dict[int, Json]:
-    """Categories by id, ids ascending."""
-    kinds: dict[int, Json] = {}
-    for kind in entries:
-        _check_id(kind["id"], kinds, "category")
-        kinds[kind["id"]] = kind
-    return dict(sorted(kinds.items()))
-
-
-def _keep(instance: Json, listed: set[int], photos: Photos, crowd: str, notes: Notes) -> bool:
-    """Whether an annotation belongs to a photo that is there and is wanted; notes why not."""
+def _keep(
+    instance: Json, listed: dict[Id, int], photos: Photos, crowd: str, notes: Notes
+) -> Json | None:
+    """An annotation of a photo that is there, if it is wanted; notes why not."""
     photo, name = instance["image_id"], f"annotation {instance.get('id')}"
     if not isinstance(photo, Hashable):
-        raise ValueError(f"image_id {photo!r:.80}; wanted an integer")
+        raise ValueError(f"image_id {photo!r:.80}; wanted an integer or text")
     if photo not in listed:
-        notes.add("orphan annotation", f"{name}: no image {photo}")
+        notes.add("orphan annotation", f"{name}: no image {photo!r}")
     elif photo not in photos:
         notes.add("annotation of a dropped photo", f"{name}: image {photo}")
     elif crowd == "drop" and _is_crowd(instance):
         notes.add("crowd dropped", name)
     else:
-        return True
-    return False
+        return instance
+    return None
 
 
-def _collect(
-    instances: list[Json], photos: Photos, categories: list[int], task: str, k: int
-) -> Targets:
-    """One row an annotation, in pixels, uncut."""
-    rows = {photo: row for row, photo in enumerate(photos)}
-    labels = {id: label for label, id in enumerate(categories)}
+def _check_orphans(instances: list[Json], notes: Notes) -> None:
+    """Errors: DataError where there are annotations, and all are of photos unknown to the file."""
+    if instances and notes.counts["orphan annotation"] == len(instances):
+        raise DataError(
+            f"none of {len(instances)} annotations is of a photo that the file lists; the first "
+            f"has image_id {instances[0]['image_id']!r}"
+        )
 
-    def each(read: Callable[[Json], T]) -> list[T]:
-        return [_read(instance, read) for instance in instances]
 
-    def sized(read: Callable[[Json, tuple[int, int]], T]) -> list[T]:
-        return each(lambda instance: read(instance, photos[instance["image_id"]][1]))
-
-    return collect(
-        each(lambda instance: rows[instance["image_id"]]),
-        each(lambda instance: _label(instance, labels)),
-        scale=torch.ones(len(instances), 2, dtype=torch.float64),
-        boxes=sized(_box),
-        ignore=each(_is_crowd),
-        outlines=sized(_outline) if task == "segment" else None,
-        poses=each(lambda instance: _pose(instance, k)) if task == "pose" else None,
-        keypoints=k,
-        quads=sized(_corners) if task == "obb" else None,
+def _row(
+    instance: Json,
+    labels: dict[int, int],
+    places: dict[Id, tuple[int, tuple[int, int]]],
+    task: str,
+    k: int,
+) -> Row:
+    owner, size = places[instance["image_id"]]
+    return Row(
+        instance.get("id"),
+        owner,
+        _label(instance, labels),
+        _box(instance, size),
+        _is_crowd(instance),
+        _outline(instance, size) if task == "segment" else (),
+        _pose(instance, k) if task == "pose" else (),
+        _corners(instance, size) if task == "obb" else (),
     )
 
 
-def _read(instance: Json, read: Callable[[Json], T]) -> T:
-    """``read`` of an annotation, whose id an error names."""
-    try:
-        return read(instance)
-    except FAULTS as error:
-        with naming(f"annotation {instance.get('id')}"):
-            raise error
-
-
-def _is_sound(notes: Notes, read: Callable[..., Any], *arguments: Any) -> bool:
-    """Whether ``read`` makes anything of its arguments; an error is noted where it may be."""
-    with notes.refusals():
-        return bool(read(*arguments))
-    return False
+def _collect(rows: list[Row], task: str, k: int) -> Targets:
+    return collect(
+        [row.owner for row in rows],
+        [row.label for row in rows],
+        scale=torch.ones(len(rows), 2, dtype=torch.float64),
+        boxes=[row.box for row in rows],
+        ignore=[row.ignore for row in rows],
+        outlines=[row.outline for row in rows] if task == "segment" else None,
+        poses=[row.pose for row in rows] if task == "pose" else None,
+        keypoints=k,
+        quads=[row.quad for row in rows] if task == "obb" else None,
+    )
 
 
 def _is_crowd(instance: Json) -> bool:

@@ -28,16 +28,20 @@ from fnpipe.types import DataError, Image, Words
 SUFFIXES = frozenset(
     f".{name}"
     for name in (
-        "avif bmp dib gif ico jfif jp2 jpe jpeg jpg mpo pbm pgm png pnm ppm tif tiff webp".split()
-    )
+        "avif bmp dib gif heic heif ico jfif jp2 jpe jpeg jpg mpo pbm pgm png pnm ppm tif tiff webp"
+    ).split()
 )
-"""What folders are searched for, whatever the case. Decoding does not look at a file's name."""
+"""What folders are searched for, whatever the case. Decoding does not look at a file's name.
+
+HEIC, a telephone's photos, is not decoded: it is among them to be reported."""
 PIXEL_LIMIT = 2**30
 """Largest width times height: DOTA's largest photo has 0.81e9 pixels, a bomb claims any number."""
 
 _FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF", "AVIF", "PPM", "JPEG2000", "ICO")
 _FLIPS = {2: (2,), 3: (1, 2), 4: (1,), 6: (2,), 7: (1, 2), 8: (1,)}
 _ORIENTATION, _BITS_PER_SAMPLE = 0x0112, 0x0102
+_PLACES = ((0x0111, 0x0144), (0x0117, 0x0145))
+"""Offsets and byte counts, of strips and of tiles."""
 _METADATA = {b"eXIf", b"iTXt", b"tEXt", b"zTXt"}
 
 File = io.BufferedReader | io.BytesIO
@@ -72,13 +76,14 @@ def read_packed(
 def scan_image(path: Path | str, *, pixel_limit: int = PIXEL_LIMIT) -> tuple[int, int]:
     """Width and height, in pixels, that :func:`read_image` will return, from the header if it can.
 
-    A JPEG or PNG whose last bytes are not its format's end is decoded to see, so that a truncated
-    file is found for the price of one more small read. Raises as :func:`read_image` does.
+    A JPEG, PNG or GIF whose last bytes are not its format's end, and a BMP or TIFF that tells of
+    more bytes than there are, is decoded to see: a truncated file is found for the price of one
+    more small read. Raises as :func:`read_image` does.
     """
 
     def scan(file: File) -> tuple[int, int]:
         size = _measure(file, pixel_limit)
-        if _may_be_cut(file):
+        if _may_be_cut(file, pixel_limit):
             _decode(file, pixel_limit)
         return size
 
@@ -154,8 +159,6 @@ def _to_rgb(photo: pillow.Image) -> np.ndarray:
         bits = getattr(photo, "tag_v2", {}).get(_BITS_PER_SAMPLE, (16,))[0]
         grey = (np.asarray(photo).astype(np.int64) >> (bits - 8)).astype(np.uint8)
         return np.repeat(grey[..., None], 3, axis=2)
-    if photo.mode in ("I", "F"):
-        raise DataError(f"samples are 32 bits deep (mode {photo.mode}); wanted 8 or 16")
     photo.info.pop("transparency", None)  # else Pillow warns that it is about to be dropped
     return np.array(photo.convert("RGB"))
 
@@ -194,22 +197,43 @@ def _identify(file: File, pixel_limit: int) -> pillow.Image:
                 raise DataError(f"not a readable {name} file ({error})") from error
             break
     else:
-        raise DataError("not an image of a known kind" if prefix else "the file is empty")
+        unknown = "HEIC, which is not read; save it as JPEG" if prefix[4:11] == b"ftyphei" else None
+        raise DataError(
+            unknown or "not an image of a known kind" if prefix else "the file is empty"
+        )
     width, height = photo.size
     if width * height > pixel_limit:
         raise DataError(
             f"{width} x {height} is more than pixel_limit={pixel_limit} pixels; "
             "pass a larger pixel_limit to read it"
         )
+    if photo.mode == "F" or (photo.mode == "I" and photo.format != "PPM"):
+        raise DataError(f"samples are 32 bits deep (mode {photo.mode}); wanted 8 or 16")
     return photo
 
 
-def _may_be_cut(file: File) -> bool:
-    """Whether a JPEG or PNG lacks its end in its last 64 bytes (some cameras pad with zeros)."""
+def _may_be_cut(file: File, pixel_limit: int) -> bool:
+    """Whether a photo lacks its format's end in its last 64 bytes (some cameras pad with zeros).
+
+    Or is shorter than its header says, where formats have no end.
+    """
     file.seek(0)
-    end = {b"\xff\xd8": b"\xff\xd9", b"\x89P": b"IEND"}.get(file.read(2))
-    file.seek(max(0, file.seek(0, io.SEEK_END) - 64))
+    head = file.read(6)
+    end = {b"\xff\xd8": b"\xff\xd9", b"\x89P": b"IEND", b"GI": b";"}.get(head[:2])
+    size = file.seek(0, io.SEEK_END)
+    if head[:2] == b"BM":
+        return int.from_bytes(head[2:], "little") > size
+    if head[:2] in (b"II", b"MM"):
+        return _stop(_identify(file, pixel_limit)) > size
+    file.seek(max(0, size - 64))
     return end is not None and end not in file.read()
+
+
+def _stop(photo: pillow.Image) -> int:
+    """Where the last strip or tile of a TIFF ends."""
+    tags: dict[int, tuple[int, ...]] = photo.tag_v2  # type: ignore[attr-defined]
+    starts, sizes = (tags.get(strip, tags.get(tile, ())) for strip, tile in _PLACES)
+    return max(map(sum, zip(starts, sizes, strict=False)), default=0)
 
 
 def _tells_late(file: File) -> bool:

@@ -91,11 +91,14 @@ def _rows(label: Path, owner: int, notes: Notes) -> list[Row]:
             corners = tuple(map(float, columns[:8]))
             if not all(map(math.isfinite, corners)):
                 raise DataError(f"wanted finite numbers, got {' '.join(columns[:8])}")
+            name = columns[8]
+            if "." in name and name.replace(".", "", 1).isdigit():
+                raise DataError(f"class {name!r}; wanted a name: is this a row of YOLO?")
             difficult = int(columns[9]) if len(columns) == 10 else 0
             if tuple(columns) in rows:
                 notes.add("duplicate row", place)
             else:
-                rows[tuple(columns)] = Row(owner, place, corners, columns[8], difficult)
+                rows[tuple(columns)] = Row(owner, place, corners, name, difficult)
     return [*rows.values()]
 
 

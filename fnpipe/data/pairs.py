@@ -22,7 +22,7 @@ def find_photos(entry: Any, root: Path) -> Iterator[Path]:
         return
     if not isinstance(entry, str):
         raise DataError(f"wanted a folder, a text file, or a list of them, got {entry!r:.80}")
-    place = Path(os.path.abspath(root / entry))
+    place = _place(root, entry)
     if place.is_dir():
         yield from folder_photos(place)
     elif place.suffix.lower() in SUFFIXES:
@@ -30,11 +30,24 @@ def find_photos(entry: Any, root: Path) -> Iterator[Path]:
     elif place.is_file():
         lines = place.read_text(encoding="utf-8-sig", errors="surrogateescape").splitlines()
         for line in filter(None, map(str.strip, lines)):
-            yield Path(os.path.abspath(place.parent / line))
+            yield Path(os.path.abspath(place.parent / with_slashes(place.parent, line)))
     else:
         raise DataError(
             f"no folder or file {place}; pass root= (--root) if the data set lies elsewhere"
         )
+
+
+def _place(root: Path, entry: str) -> Path:
+    """Where a split lies. Roboflow says ../train/images for the folder train beside data.yaml."""
+    name = with_slashes(root, entry)
+    if name.startswith("../") and not (root / name).exists() and (root / name[3:]).exists():
+        name = name[3:]
+    return Path(os.path.abspath(root / name))
+
+
+def with_slashes(root: Path, name: str) -> str:
+    """A file name whose backslashes part its folders, as on Windows, unless a file is so called."""
+    return name if "\\" not in name or (root / name).exists() else name.replace("\\", "/")
 
 
 def folder_photos(folder: Path) -> list[Path]:
@@ -100,6 +113,10 @@ def _check_pairs(root: Path, pairs: list[Pair], notes: Notes) -> None:
             with notes.refusals():
                 raise DataError(f"{label}: the labels of two photos, {other} and {photo}")
     if not any(label.is_file() for _, label in pairs):
+        if not any(photo.exists() for photo, _ in pairs):
+            raise DataError(
+                f"none of {len(pairs)} photos is there; the first would be {pairs[0][0]}"
+            )
         raise DataError(
             f"none of {len(pairs)} photos has a label file; the first was looked for at "
             f"{pairs[0][1]}; pass labels= (--labels) to say where they lie"

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float32, Int64
+from jaxtyping import Bool, Float32
 from torch import Tensor
 
 from fnpipe.ops.annotate import concatenate, select, take
@@ -100,34 +100,32 @@ def _drop_thin_rings(targets: Targets) -> tuple[Targets, Bool[Tensor, " n"]]:
 
 
 def _cut(targets: Targets, sizes: Sizes, which: Bool[Tensor, " n"]) -> Targets:
-    """Boxes and rings of these instances cut at the borders, photos of one size at a time."""
+    """Boxes and rings of these instances cut at the borders of their photos."""
     if not which.any():
         return targets
-    parts = [select(targets, ~which)]
     reaching = select(targets, which)
-    limits = sizes[reaching.owner]
-    for size in limits.unique(dim=0):
-        parts.append(_cut_to(select(reaching, (limits == size).all(1)), size))
-    joined = concatenate(parts)
+    joined = concatenate([select(targets, ~which), _cut_all(reaching, sizes[reaching.owner])])
     return take(joined, joined.ids.argsort()).replace(owner=targets.owner)
 
 
-def _cut_to(part: Targets, size: Int64[Tensor, " 2"]) -> Targets:
-    """Boxes and rings cut at the border of a photo of this width and height."""
-    frame, n = (int(size[1]), int(size[0])), len(part)
+def _cut_all(part: Targets, sizes: Sizes) -> Targets:
+    """Boxes and rings cut at the borders of photos of these widths and heights, one an instance."""
+    frames, n = sizes.flip(1).numpy(), len(part)
     x0, y0, x1, y1 = part.boxes.T
     corners = torch.stack([x0, y0, x1, y0, x1, y1, x0, y1], 1)
     if part.quads.shape[1]:
         corners = part.quads
     plain = Rings(corners.reshape(-1, 2), 4 * torch.arange(n + 1), torch.arange(n + 1))
-    _, plain_boxes, _ = clip(_outlines(plain, size), frame)
-    cut, boxes, _ = clip(_outlines(part.rings, size), frame)
+    _, plain_boxes, _ = clip(_outlines(plain, sizes), frames)
+    cut, boxes, _ = clip(_outlines(part.rings, sizes), frames)
     boxes = np.where(_has_rings(part).T.numpy(), boxes, plain_boxes)
     return part.replace(boxes=torch.from_numpy(boxes.T).float(), rings=outlines_to_rings(cut, n))
 
 
-def _outlines(rings: Rings, size: Int64[Tensor, " 2"]) -> Outlines:
-    planes = np.ascontiguousarray(_snap(rings.points, size).numpy().T, dtype=np.float64)
+def _outlines(rings: Rings, sizes: Sizes) -> Outlines:
+    counts = rings.ring_offsets[rings.instance_offsets].diff()
+    points = _snap(rings.points, sizes.repeat_interleave(counts, 0))
+    planes = np.ascontiguousarray(points.numpy().T, dtype=np.float64)
     return Outlines(planes, rings.ring_offsets.numpy(), rings.instance_offsets.numpy())
 
 

@@ -7,7 +7,9 @@ of three points or more ("segment"); ``x y w h`` and K keypoints of D numbers ("
 
 import math
 import os
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +23,7 @@ from fnpipe.data.build import (
     build,
     check_choice,
     collect,
+    collector_paused,
     naming,
 )
 from fnpipe.data.dataset import TASKS, Dataset
@@ -38,6 +41,8 @@ from fnpipe.ops.points import check_keypoint_flip
 from fnpipe.types import ArgumentError, DataError
 
 
+SPLITS = ("train", "val", "validation", "valid", "test", "minival")
+"""Keys that data sets have."""
 FAR = 10.0
 """Sides of a photo. A fraction beyond is a position in pixels."""
 
@@ -60,7 +65,9 @@ def read_yolo(
 
     A split is a folder, searched with its subfolders in the order of names; a text file with one
     photo a line, in its order; or a list of these. Folders and text files are relative to ``root``
-    (by default ``path``, relative to the yaml file), lines of a text file to its folder.
+    (by default ``path``, relative to the yaml file), lines of a text file to its folder. What is
+    not there by a name with ``../`` before it is looked for without; backslashes part folders where
+    no file is called so.
     In a photo's path, the last part that is ``images`` becomes ``labels``, and the last suffix
     ``.txt``; with ``labels="images"``, or without such a part, the text lies beside the photo.
 
@@ -85,7 +92,7 @@ def read_yolo(
         base = Path(os.path.abspath(source.parent / str(config.get("path") or "")))
         base = base if root is None else Path(os.path.abspath(root))
         if not config.get(split):
-            there = [name for name in ("train", "val", "test") if config.get(name)]
+            there = [name for name in SPLITS if config.get(name)]
             raise DataError(f"no split {split!r}; there are {', '.join(there) or 'none'}")
         classes, shape = _classes(config), _keypoint_shape(config)
         photos = [*find_photos(config[split], base)]
@@ -158,7 +165,9 @@ def _assemble(
     pixel_limit: int,
 ) -> Dataset:
     kept = scan_pairs(root, pairs, notes, scan=scan, unreadable=unreadable, pixel_limit=pixel_limit)
-    rows = [row for i, (_, label, _) in enumerate(kept) for row in _rows(label, i, rules, notes)]
+    with collector_paused():
+        found = (_rows(label, owner, rules, notes) for owner, (_, label, _) in enumerate(kept))
+        rows = [*chain.from_iterable(found)]
     sizes = torch.tensor([size for _, _, size in kept], dtype=torch.float64).reshape(-1, 2)
     labels = {id: label for label, id in enumerate(rules.classes)}
     targets = collect(
@@ -288,7 +297,7 @@ def _row(values: Numbers, owner: int, place: str, rules: Rules) -> Row | None:
         x0, y0, x1, y1 = row.box
         corners = (x0, y0, x1, y0, x1, y1, x0, y1)
         return row._replace(polygon=corners) if rules.box_rows == "rectangle" else None
-    return row._replace(polygon=positions)
+    return row._replace(polygon=array("d", positions))  # a quarter of a tuple's bytes
 
 
 def _check_columns(columns: int, rules: Rules) -> None:

@@ -76,10 +76,40 @@ def test_check_finds_every_problem_with_its_file_and_row(yolo, capsys):
     assert any(str(yolo.parent / "images" / "c.png") in line for line in found["lines"])
 
 
+def test_a_row_that_cannot_be_understood_stops_a_command_unless_told(yolo, capsys, tmp_path: Path):
+    out = str(tmp_path / "out.png")
+    for command in (["preview", "--out", out], ["bill"], ["check", "--rows", "raise"]):
+        assert main([*command, "--yolo", str(yolo)]) == 2
+        assert capsys.readouterr().err == (
+            f"fnpipe: {yolo.parent / 'labels' / 'a.txt'}: row 2: class 7; wanted one of 2 ids, "
+            '0 to 1; rows="drop" (--rows drop) reports it and goes on\n'
+        )
+    said(capsys, "preview", "--yolo", str(yolo), "--plain", "--rows", "drop", "--out", out)
+    assert Path(out).is_file()
+    assert told(capsys, "bill", "--yolo", str(yolo), "--rows", "drop")["photos"] == 2
+
+
+def test_the_page_is_told_of_rows(yolo):
+    given = ["--yolo", str(yolo), "--rows", "drop"]
+    assert options.source_arguments(options.parse_source(given)) == given
+
+
 def test_labels_may_lie_in_a_folder_of_another_name(yolo, capsys):
     (yolo.parent / "labels").rename(yolo.parent / "boxes")
     found = told(capsys, "check", "--yolo", str(yolo), "--labels", "boxes", code=1)
     assert found["instances"] == 2
+
+
+def test_check_tells_classes_of_one_name_apart(coco, capsys):
+    """Roboflow's first category has the name of the project, as its only class may have."""
+    file = Path(coco[1])
+    document = json.loads(file.read_text())
+    document["categories"] = [{"id": 0, "name": "leaf"}, {"id": 7, "name": "leaf"}]
+    file.write_text(json.dumps(document))
+    assert said(capsys, "check", *coco).startswith(
+        "4 photos, 0 of them without instances; 4 instances of 1 classes, out of 2\n"
+    )
+    assert told(capsys, "check", *coco)["classes"] == {"leaf (0)": 0, "leaf (7)": 4}
 
 
 def test_check_of_a_sound_data_set_is_0(coco, capsys):

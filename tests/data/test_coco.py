@@ -1,5 +1,6 @@
 """COCO files: real ones, and the rows of real failures."""
 
+import gc
 import json
 import re
 from collections import Counter
@@ -8,7 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 
+from fnpipe.data import coco
+from fnpipe.data.build import collect
 from fnpipe.data.coco import read_coco
 from fnpipe.data.rle import encode_rle
 from fnpipe.types import ArgumentError, DataError
@@ -216,6 +220,65 @@ def test_a_size_that_the_file_has_wrong_is_reported(load_coco, tmp_path: Path):
     data = load_coco(BOX, images=[{"id": 1, "file_name": "a.png", "width": 40, "height": 100}])
     assert data.sizes.tolist() == [[100, 100]]
     assert data.report.lines == (f"size differs: {tmp_path / 'a.png'}: 100 x 100, not 40 x 100",)
+    text = load_coco(BOX, images=[{"id": 1, "file_name": "a.png", "width": "100", "height": None}])
+    assert text.report.lines[0].endswith("a.png: 100 x 100, not '100' x None")
+
+
+def test_a_photo_that_exif_turns_under_its_labels_is_told_of(load_coco, save_photo, tmp_path: Path):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    save_photo(tmp_path / "b.jpg", 100, 40, exif=exif)
+    data = load_coco(BOX, images=[{"id": 1, "file_name": "b.jpg", "width": 100, "height": 40}])
+    assert data.sizes.tolist() == [[40, 100]]
+    assert data.report.lines[0] == (
+        f"size differs: {tmp_path / 'b.jpg'}: 40 x 100, not 100 x 40, its sides exchanged: do its "
+        "labels lie as it is shown, turned by EXIF?"
+    )
+
+
+def test_equal_entries_of_a_photo_count_once(load_coco, tmp_path: Path):
+    """As where files with the same photos were joined."""
+    data = load_coco(BOX, images=[{"id": 1, "file_name": "a.png", "coco_url": url} for url in "xy"])
+    assert (len(data), len(data.targets)) == (1, 1)
+    assert data.report.lines == ("duplicate photo: image 1: a.png",)
+
+
+def test_ids_of_photos_may_be_text(load_coco, save_photo, tmp_path: Path):
+    """As in Open Images: they give way to the photos' places in the file."""
+    save_photo(tmp_path / "c.png", 100, 100)
+    files = {"0a": "gone.png", "3b": "c.png", "1c": "a.png"}
+    images = [{"id": id, "file_name": file} for id, file in files.items()]
+    boxes = {**BOX, "image_id": "1c"}, {**BOX, "image_id": "0a"}
+    data = load_coco(*boxes, images=images)
+    assert data.image_ids.tolist() == [1, 2]
+    assert data.targets.owner.tolist() == [1]
+    assert data.report.counts == {"photo dropped": 1, "annotation of a dropped photo": 1}
+
+
+def test_each_annotation_is_read_once_where_wrong_ones_are_dropped(load_coco, monkeypatch):
+    """Else the time grows with the square of their number: hours for COCO's 860,000."""
+    sizes = []
+    monkeypatch.setattr(
+        coco, "collect", lambda *a, **k: sizes.append(len(a[0])) or collect(*a, **k)
+    )
+    data = load_coco(BOX, {**BOX, "bbox": [1]}, BOX, {**BOX, "category_id": 7}, rows="drop")
+    assert sizes == [2]
+    assert data.report.lines == (
+        "row refused: annotation 1: bbox: wanted 4 numbers, got 1",
+        "row refused: annotation 3: category_id 7; wanted one of [1]",
+    )
+
+
+def test_reading_leaves_pythons_collector_as_it_was(load_coco):
+    gc.disable()
+    try:
+        load_coco(BOX)
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+    with pytest.raises(DataError):
+        load_coco({**BOX, "category_id": 7})
+    assert gc.isenabled()
 
 
 @pytest.mark.parametrize("name", ["../a.png", "x/../../a.png", "/etc/passwd"])
@@ -234,6 +297,16 @@ def test_names_are_literal_and_may_lead_out_where_allowed(
     assert len(load_coco(images=[{"id": 1, "file_name": "x/../a.png"}])) == 1
     outside = [{"id": 1, "file_name": str(tmp_path / "a.png")}]
     assert load_coco(images=outside, stay_inside=False).path(0) == tmp_path / "a.png"
+
+
+def test_windows_names_its_folders_with_backslashes(load_coco, save_photo, tmp_path: Path):
+    save_photo(tmp_path / "x" / "b.png", 8, 8)
+    named = [{"id": 1, "file_name": "x\\b.png"}]
+    assert load_coco(images=named).path(0) == tmp_path / "x" / "b.png"
+    save_photo(tmp_path / "x\\b.png", 8, 8)  # a name may have one
+    assert load_coco(images=named).path(0) == tmp_path / "x\\b.png"
+    with pytest.raises(DataError, match=re.escape("image 1: file_name '../a.png' leads out")):
+        load_coco(images=[{"id": 1, "file_name": "..\\a.png"}])
 
 
 @pytest.mark.parametrize(
@@ -285,9 +358,18 @@ def test_what_cannot_be_understood_is_named(load_coco, task: str, annotation: di
         ("[]", "wanted an object with the lists images, annotations, categories"),
         ('{"images": [], "annotations": {}, "categories": []}', "wanted an object"),
         (
-            '{"images": [{"id": 1, "file_name": "a.png"}, {"id": 1, "file_name": "a.png"}],'
+            '{"images": [{"id": 1, "file_name": "a.png"}, {"id": 1, "file_name": "b.png"}],'
             '"annotations": [], "categories": []}',
             "image 1: two have this id",
+        ),
+        (
+            '{"images": [{"file_name": "a.png"}], "annotations": [], "categories": []}',
+            "images: no 'id",
+        ),
+        (
+            '{"images": [{"id": "7", "file_name": "a.png"}], "categories": [],'
+            '"annotations": [{"id": 5, "image_id": 7}]}',
+            "none of 1 annotations is of a photo that the file lists; the first has image_id 7",
         ),
         (
             '{"images": [{"id": 1, "file_name": "gone.png"}, {"id": 1, "file_name": "a.png"}],'

@@ -169,8 +169,9 @@ def test_transparency_is_dropped_and_a_palette_looked_up(tmp_path: Path):
 
 def test_32_bit_samples_are_refused(tmp_path: Path):
     Image.new("F", (2, 2)).save(tmp_path / "a.tif")
-    with pytest.raises(DataError, match=r"a\.tif: samples are 32 bits deep \(mode F\); wanted 8"):
-        read_image(tmp_path / "a.tif")
+    for read in (read_image, read_packed, scan_image):
+        with pytest.raises(DataError, match=r"a\.tif: samples are 32 bits deep \(mode F\); wanted"):
+            read(tmp_path / "a.tif")
 
 
 def test_twelve_bit_samples_lose_their_low_four(shared_data: Path):
@@ -231,6 +232,16 @@ def test_case_7_a_truncated_photo_is_found_at_scan(
         with pytest.raises(DataError, match=rf"cut\.{suffix}: .*truncated"):
             read(cut)
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("format", ["BMP", "GIF", "TIFF"])
+def test_case_7_other_formats_cut_short_are_found_at_scan_too(tmp_path: Path, format: str):
+    path = tmp_path / "a"
+    Image.effect_noise((40, 30), 90).save(path, format=format)
+    assert scan_image(path) == (40, 30)
+    path.write_bytes(path.read_bytes()[:-200])
+    with pytest.raises(DataError, match="image file is truncated"):
+        scan_image(path)
 
 
 def test_case_7_bytes_behind_the_end_are_no_harm(tmp_path: Path, save_photo: Callable[..., Path]):

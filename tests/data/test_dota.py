@@ -77,6 +77,10 @@ def test_names_given_are_the_labels(load):
         ("1 2 3 4 5 6 7 nan ship 0", "wanted finite numbers"),
         ("1 2 3 4 5 6 7 x ship 0", "could not convert"),
         ("1 2 3 4 5 6 7 8 ship hard", "invalid literal for int"),
+        (
+            "0 0.1 0.1 0.3 0.1 0.3 0.3 0.1 0.3",
+            "class '0.3'; wanted a name: is this a row of YOLO\\?",
+        ),
     ],
 )
 def test_a_row_that_cannot_be_understood_is_named(load, row: str, message: str):

@@ -77,6 +77,14 @@ def test_case_15_suffixes_of_any_case_in_the_order_of_names(tmp_path: Path, save
     assert data.offsets.tolist() == [0, 1, 1, 1, 1]
 
 
+def test_photos_of_telephones_that_cannot_be_read_are_told_of(load_yolo, tmp_path: Path):
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "IMG_1.HEIC").write_bytes(b"\0\0\0\x24ftypheic\0\0\0\0")
+    report = load_yolo(BOX).report
+    assert report.counts == {"photo dropped": 1}
+    assert report.lines[-1].endswith("IMG_1.HEIC: HEIC, which is not read; save it as JPEG")
+
+
 def test_case_13_labels_of_photos_with_any_name(tmp_path: Path, save_photo):
     for name in ("写真 é.jpg", "写真 e\u0301.jpg"):
         save_photo(tmp_path / "données" / "집 1" / "images" / name, 8, 8)
@@ -263,6 +271,47 @@ def test_a_split_may_be_a_text_file_or_a_list(tmp_path: Path, save_photo: Callab
     assert names(read_yolo(tmp_path / "data.yaml")) == names(data)
 
 
+def test_a_split_that_leads_out_of_its_folder_in_vain_lies_in_it(tmp_path: Path, save_photo):
+    """Roboflow's exports say ``../train/images`` beside the folder ``train``."""
+    save_photo(tmp_path / "export" / "train" / "images" / "a.png", 8, 8)
+    (tmp_path / "export" / "train" / "labels").mkdir()
+    (tmp_path / "export" / "train" / "labels" / "a.txt").write_text(BOX)
+    source = tmp_path / "export" / "data.yaml"
+    source.write_text("train: ../train/images\nval: [../train/images]\nnc: 1\nnames: ['cat']\n")
+    assert names(read_yolo(source)) == names(read_yolo(source, split="val"))
+    assert names(read_yolo(source)) == ["train/images/a.png"]
+    save_photo(tmp_path / "train" / "images" / "b.png", 8, 8)
+    (tmp_path / "train" / "labels").mkdir()
+    (tmp_path / "train" / "labels" / "b.txt").write_text(BOX)
+    assert read_yolo(source).path(0) == tmp_path / "train" / "images" / "b.png"
+    source.write_text("train: ../test/images\nnames: ['cat']\n")
+    with pytest.raises(DataError, match=f"no folder or file {tmp_path}/test/images; pass root="):
+        read_yolo(source)
+
+
+def test_windows_names_its_folders_with_backslashes(tmp_path: Path, save_photo):
+    save_photo(tmp_path / "images" / "train" / "a.png", 8, 8)
+    save_photo(tmp_path / "images" / "train" / "b\\c.png", 8, 8)
+    (tmp_path / "labels" / "train").mkdir(parents=True)
+    (tmp_path / "labels" / "train" / "a.txt").write_text(BOX)
+    listed = ".\\images\\train\\a.png\r\nimages/train/b\\c.png\r\n"
+    (tmp_path / "list.txt").write_text(listed, newline="")
+    (tmp_path / "data.yaml").write_text("names: [cat]\ntrain: images\\train\nval: list.txt\n")
+    data = read_yolo(tmp_path / "data.yaml", split="val")
+    assert names(data) == ["images/train/a.png", "images/train/b\\c.png"]
+    assert names(read_yolo(tmp_path / "data.yaml")) == names(data)
+    assert len(data.targets) == 1
+
+
+def test_a_list_of_photos_that_are_not_there_is_told_of(tmp_path: Path):
+    (tmp_path / "list.txt").write_text("data/obj_train_data/a.jpg\ndata/obj_train_data/b.jpg\n")
+    (tmp_path / "data.yaml").write_text("names: [cat]\ntrain: list.txt\n")
+    with pytest.raises(
+        DataError, match=rf"none of 2 photos is there; the first would be {tmp_path}/data/obj_"
+    ):
+        read_yolo(tmp_path / "data.yaml")
+
+
 def test_photos_beyond_the_root_keep_their_whole_path(tmp_path: Path, save_photo):
     photo = save_photo(tmp_path / "far" / "images" / "a.png", 8, 8)
     (tmp_path / "far" / "labels").mkdir()
@@ -284,6 +333,12 @@ def test_links_in_a_circle_end(tmp_path: Path, save_photo):
     assert len(data.targets) == 1
     shutil.copy(tmp_path / "labels" / "real" / "a.txt", tmp_path / "labels")
     assert len(read_yolo_folders(tmp_path / "linked", tmp_path / "labels", ["cat"]).targets) == 1
+
+
+def test_a_split_that_is_not_there_is_told_of_with_those_that_are(load_yolo):
+    with pytest.raises(DataError, match=r"no split 'val'; there are train, validation$"):
+        load_yolo(BOX, config={"validation": "images"}, split="val")
+    assert len(load_yolo(BOX, config={"validation": "images"}, split="validation")) == 1
 
 
 @pytest.mark.parametrize(
