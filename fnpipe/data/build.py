@@ -20,7 +20,7 @@ from fnpipe.data.processes import Bar
 from fnpipe.data.tidy import tidy
 from fnpipe.ops.points import canonical_quads
 from fnpipe.ops.ragged import offsets_of
-from fnpipe.types import ArgumentError, DataError, Rings, Targets, check_whole
+from fnpipe.types import ArgumentError, DataError, Rings, Targets, check_choice, check_whole
 
 
 Numbers = Sequence[int | float]
@@ -87,12 +87,6 @@ def collector_paused() -> Iterator[None]:
     finally:
         if was_on:
             gc.enable()
-
-
-def check_choice(name: str, value: object, wanted: Sequence[str]) -> None:
-    """Raise ``ArgumentError`` unless option ``name`` has one of the wanted values."""
-    if value not in wanted:
-        raise ArgumentError(f"{name}: wanted one of {', '.join(wanted)}; got {value!r}")
 
 
 def as_path(name: str, given: object) -> Path:

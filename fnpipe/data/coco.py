@@ -16,7 +16,6 @@ from fnpipe.data.build import (
     Numbers,
     as_path,
     build,
-    check_choice,
     collect,
     collector_paused,
     naming,
@@ -27,7 +26,7 @@ from fnpipe.data.decode import PIXEL_LIMIT
 from fnpipe.data.rle import decode_rle
 from fnpipe.ops.points import check_keypoint_flip
 from fnpipe.ops.trace import trace_mask
-from fnpipe.types import DataError, Targets
+from fnpipe.types import DataError, Targets, check_choice
 
 
 T = TypeVar("T")

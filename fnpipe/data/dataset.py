@@ -19,16 +19,7 @@ from fnpipe.digests import plain
 from fnpipe.ops.annotate import take
 from fnpipe.ops.ragged import gather_ragged
 from fnpipe.ops.warp import pack_image
-from fnpipe.types import (
-    ArgumentError,
-    DataError,
-    Image,
-    Offsets,
-    Sample,
-    Sizes,
-    Targets,
-    Words,
-)
+from fnpipe.types import ArgumentError, DataError, Image, Offsets, Sample, Sizes, Targets, Words
 
 
 TASKS = ("detect", "segment", "pose", "obb")

@@ -219,7 +219,7 @@ def _may_be_cut(file: File, pixel_limit: int) -> bool:
     """
     file.seek(0)
     head = file.read(6)
-    end = {b"\xff\xd8": b"\xff\xd9", b"\x89P": b"IEND", b"GI": b";"}.get(head[:2])
+    end = {b"\xff\xd8": b"\xff\xd9", b"\x89P": b"IEND", b"GI": b"\x00;"}.get(head[:2])
     size = file.seek(0, io.SEEK_END)
     if head[:2] == b"BM":
         return int.from_bytes(head[2:], "little") > size

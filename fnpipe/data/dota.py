@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import torch
 
-from fnpipe.data.build import Notes, as_path, build, check_choice, collect, naming
+from fnpipe.data.build import Notes, as_path, build, collect, naming
 from fnpipe.data.dataset import Dataset
 from fnpipe.data.decode import PIXEL_LIMIT
 from fnpipe.data.pairs import folder_photos, mirror, read_lines, scan_pairs
-from fnpipe.types import DataError
+from fnpipe.types import DataError, check_choice
 
 
 def read_dota(

@@ -12,7 +12,6 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from fnpipe.data.bill import KINDS, cores, place, size
-from fnpipe.data.build import check_choice
 from fnpipe.data.dataset import Dataset, Report
 from fnpipe.data.pool_build import Entries, build, content, differences, entries
 from fnpipe.data.pool_file import (
@@ -38,7 +37,7 @@ from fnpipe.data.prepare import prepare
 from fnpipe.data.processes import Bar
 from fnpipe.ops.warp import join_sources
 from fnpipe.ops.windows import Windows, gather, measure
-from fnpipe.types import ArgumentError, DataError, Plan, Sources, Words, check_whole
+from fnpipe.types import ArgumentError, DataError, Plan, Sources, Words, check_choice, check_whole
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -17,10 +17,9 @@ from jaxtyping import Float64, UInt8
 from PIL import Image as pillow
 from torch import Tensor
 
-from fnpipe.data.build import check_choice
 from fnpipe.data.dataset import TASKS
 from fnpipe.data.pairs import leads_out
-from fnpipe.types import ArgumentError, Image, Rings, Sizes, Targets
+from fnpipe.types import ArgumentError, Image, Rings, Sizes, Targets, check_choice
 
 
 T = TypeVar("T")

@@ -21,7 +21,6 @@ from fnpipe.data.build import (
     Numbers,
     as_path,
     build,
-    check_choice,
     collect,
     collector_paused,
     naming,
@@ -38,7 +37,7 @@ from fnpipe.data.pairs import (
     swap_folder,
 )
 from fnpipe.ops.points import check_keypoint_flip
-from fnpipe.types import ArgumentError, DataError
+from fnpipe.types import ArgumentError, DataError, check_choice
 
 
 SPLITS = ("train", "val", "validation", "valid", "test", "minival")

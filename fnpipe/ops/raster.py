@@ -31,7 +31,7 @@ import torch
 from jaxtyping import Bool, Float32, Int, Int32, Int64, Shaped
 from torch import Tensor
 
-from fnpipe.types import ArgumentError, Points, Rings
+from fnpipe.types import ArgumentError, Points, Rings, check_choice
 
 
 Masks = Bool[Tensor, "n mh mw"]
@@ -56,8 +56,7 @@ def masks(rings: Rings, size: tuple[int, int], *, stride: int = 4, impl: str = "
     the rings are. Raises ArgumentError where ``stride`` does not divide ``size``, for an unknown
     ``impl``, and for ``"triton"`` without a CUDA device.
     """
-    if impl not in RASTERISERS:
-        raise ArgumentError(f"impl: wanted one of {', '.join(RASTERISERS)}; came {impl!r}")
+    check_choice("impl", impl, RASTERISERS)
     if stride < 1 or any(side < 1 or side % stride for side in size):
         raise ArgumentError(f"size: wanted positive multiples of stride {stride}; came {size}")
     return RASTERISERS[impl](rings, size[0] // stride, size[1] // stride, stride)

@@ -437,7 +437,7 @@ def test_a_missing_file_is_named(tmp_path: Path):
     ],
 )
 def test_an_unknown_option_names_what_is_wanted(load_coco, option: str, wanted: str):
-    with pytest.raises(ArgumentError, match=f"{option}: wanted one of {wanted}; got 'x'"):
+    with pytest.raises(ArgumentError, match=f"{option} wanted one of {wanted}, came 'x'"):
         load_coco(**{option: "x"})
 
 

@@ -244,6 +244,17 @@ def test_case_7_other_formats_cut_short_are_found_at_scan_too(tmp_path: Path, fo
         scan_image(path)
 
 
+def test_case_7_a_gif_cut_behind_a_byte_like_its_end_is_found_at_scan(tmp_path: Path):
+    """Its last byte is a semicolon, as one in 256 of its pixels' bytes is."""
+    path = tmp_path / "a.gif"
+    noise = np.random.default_rng(0).integers(0, 256, (60, 80), dtype=np.uint8)
+    Image.fromarray(noise).save(path)
+    content = path.read_bytes()
+    path.write_bytes(content[: content.rindex(b";", 0, -200) + 1])
+    with pytest.raises(DataError, match="image file is truncated"):
+        scan_image(path)
+
+
 def test_case_7_bytes_behind_the_end_are_no_harm(tmp_path: Path, save_photo: Callable[..., Path]):
     path = save_photo(tmp_path / "a.jpg", 16, 16)
     path.write_bytes(path.read_bytes() + bytes(1000))

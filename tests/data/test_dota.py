@@ -102,7 +102,7 @@ def test_photos_and_texts_without_each_other_are_reported(shared_data: Path, tmp
 
 
 def test_a_size_cannot_be_trusted_where_none_is_written(load):
-    with pytest.raises(ArgumentError, match="scan: wanted one of header, decode; got 'trust'"):
+    with pytest.raises(ArgumentError, match="scan wanted one of header, decode, came 'trust'"):
         load(ROWS, scan="trust")
 
 

@@ -13,10 +13,10 @@ from fnpipe.types import ArgumentError
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"kind": "ramdisk"}, "kind: wanted one of ram, disk, device; got 'ramdisk'"),
+        ({"kind": "ramdisk"}, "kind wanted one of ram, disk, device, came 'ramdisk'"),
         ({"overflow": "prefix"}, "overflow='prefix' needs a limit"),
-        ({"overflow": "drop"}, "overflow: wanted one of raise, prefix; got 'drop'"),
-        ({"unreadable": "skip"}, "unreadable: wanted one of raise, drop; got 'skip'"),
+        ({"overflow": "drop"}, "overflow wanted one of raise, prefix, came 'drop'"),
+        ({"unreadable": "skip"}, "unreadable wanted one of raise, drop, came 'skip'"),
         ({"longest": 0}, "longest wanted at least 1 pixel, came 0"),
     ],
 )

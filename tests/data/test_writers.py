@@ -201,7 +201,7 @@ def test_lengths_that_do_not_fit_are_named(load_coco, tmp_path: Path):
     for task in ("pose", "obb"):
         with pytest.raises(ArgumentError, match=f"targets: wanted those of task '{task}', got"):
             write_yolo(*arguments, file_names=["a"], names=["thing"], task=task)
-    with pytest.raises(ArgumentError, match="task: wanted one of detect, segment, pose, obb"):
+    with pytest.raises(ArgumentError, match="task wanted one of detect, segment, pose, obb"):
         write_yolo(*arguments, file_names=["a"], names=["thing"], task="boxes")
 
 

@@ -374,11 +374,11 @@ def test_nameless_classes_are_called_by_their_number(load_yolo):
 
 
 def test_options_are_checked(load_yolo, tmp_path: Path):
-    with pytest.raises(ArgumentError, match="task: wanted one of detect, segment, pose, obb; got"):
+    with pytest.raises(ArgumentError, match="task wanted one of detect, segment, pose, obb, came"):
         load_yolo(BOX, task="boxes")
-    with pytest.raises(ArgumentError, match="box_rows: wanted one of raise, rectangle, drop; got"):
+    with pytest.raises(ArgumentError, match="box_rows wanted one of raise, rectangle, drop, came"):
         load_yolo(BOX, box_rows="x")
-    with pytest.raises(ArgumentError, match="scan: wanted one of header, decode; got 'trust'"):
+    with pytest.raises(ArgumentError, match="scan wanted one of header, decode, came 'trust'"):
         load_yolo(BOX, scan="trust")
     with pytest.raises(DataError, match=r"kpt_shape: wanted \[keypoints, 2 or 3\] for poses"):
         load_yolo(BOX, task="pose")

@@ -270,7 +270,7 @@ SPELLINGS = "dense, window, torch, package, triton"
 @pytest.mark.parametrize(
     ("size", "options", "message"),
     [
-        ((8, 8), {"impl": "cuda"}, f"impl: wanted one of {SPELLINGS}; came 'cuda'"),
+        ((8, 8), {"impl": "cuda"}, f"impl wanted one of {SPELLINGS}, came 'cuda'"),
         ((8, 9), {}, "size: wanted positive multiples of stride 4; came (8, 9)"),
         ((0, 8), {}, "size: wanted positive multiples of stride 4; came (0, 8)"),
         ((8, 8), {"stride": 0}, "size: wanted positive multiples of stride 0; came (8, 8)"),
